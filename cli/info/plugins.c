@@ -20,12 +20,9 @@
 static const struct {
     const char *name, *file, *symbol;
 } plugins[] = {
-    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL},
-    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL},
-    {"png", "tern_png.so", TERN_IMAGE_SYMBOL},
-    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
-    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},
-    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
+    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL}, {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL},
+    {"png", "tern_png.so", TERN_IMAGE_SYMBOL},        {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
+    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
 };
 
 static void print_missing(const char *name, const tern_error *why)
@@ -95,7 +92,8 @@ void tern__info_plugins(void)
     print_transport("mpich");
     for (int i = 0; i < tern__comm_row_count; i++) {
         const tern__comm_row *row = &tern__comm_rows[i];
-        if (strcmp(row->name, "mpi") != 0 && !strcmp(row->name, row->transport) && row->kind == TERN__COMM_MOVER)
+        if (strcmp(row->name, "mpi") != 0 && !strcmp(row->name, row->transport) &&
+            row->kind == TERN__COMM_MOVER)
             print_transport(row->name);
     }
     describe_nccl(nccl, sizeof(nccl));

@@ -1,13 +1,14 @@
 /* meet.c - finds rank 0 through a store.
  *
  * If it is not known beforehand where rank 0 will listen, rank 0 publishes its address in a store that all
- * ranks know: that of torchrun's agent, a file, or the caller's own. Each rank claims its number ("claim/R")
- * and publishes its info under "rank/R". Rank 0 reads every rank's info, which tell it whether the job needs a port
- * that other hosts can reach. It listens on a free port and publishes an invitation under "word". A rank that
- * has read the invitation adds 1 to "read", and the last one deletes all these keys. So a later meeting in
- * the same store finds none of them, unless this one has failed. A file of a failed meeting is removed by the
- * last rank that leaves it, but ranks that are killed leave their keys. A later rank recognises them by the
- * dead process of a info, or because there is an invitation before it has come itself.
+ * ranks know: that of torchrun's agent, a file, or the caller's own. Each rank claims its number
+ * ("claim/R") and publishes its info under "rank/R". Rank 0 reads every rank's info, which tell it whether
+ * the job needs a port that other hosts can reach. It listens on a free port and publishes an invitation
+ * under "word". A rank that has read the invitation adds 1 to "read", and the last one deletes all these
+ * keys. So a later meeting in the same store finds none of them, unless this one has failed. A file of a
+ * failed meeting is removed by the last rank that leaves it, but ranks that are killed leave their keys. A
+ * later rank recognises them by the dead process of a info, or because there is an invitation before it has
+ * come itself.
  *
  * If the user has set no secret, the invitation contains one. A process that can read the store belongs to
  * the job; one that merely knows the port does not. */
@@ -72,8 +73,8 @@ static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
 
 /* ---- rank infos ---- */
 
-/* A rank whose info is there but whose process has ended belongs to an earlier job, or has died in this one.
- * The meeting cannot succeed either way. */
+/* A rank whose info is there but whose process has ended belongs to an earlier job, or has died in this
+ * one. The meeting cannot succeed either way. */
 static int check_alive(const meeting *m, const tern__rank_info *info, int rank, tern_error *err)
 {
     char name[128];
@@ -102,8 +103,8 @@ static int fail_twice(const meeting *m, tern_error *err)
                            rank, one, other, m->store->root->where);
 }
 
-/* Publishes the info with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the clients
- * that wait for the key. */
+/* Publishes the info with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the
+ * clients that wait for the key. */
 static int claim_rank(meeting *m, tern_error *err)
 {
     char key[32];
@@ -139,8 +140,8 @@ static double seconds_of_wait(const meeting *m)
     return tern__deadline_ms(TERN__MIN(m->warn.at, m->deadline)) * 1e-3;
 }
 
-/* The first rank that has come reports, once, which ones have not. If all have, rank 0 should have published
- * its address: rank 1 reports that. True: the wait goes on. */
+/* The first rank that has come reports, once, which ones have not. If all have, rank 0 should have
+ * published its address: rank 1 reports that. True: the wait goes on. */
 static bool warn_missing(meeting *m)
 {
     tern_error missing = {0};

@@ -1,4 +1,5 @@
-/* rank_info.c - makes, publishes and reads a rank's info: its process, its host, its cores and its back end. */
+/* rank_info.c - makes, publishes and reads a rank's info: its process, its host, its cores and its back
+ * end. */
 #include "comm/bootstrap/rank_info.h"
 
 #include "base/cores.h"

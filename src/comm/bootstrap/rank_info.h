@@ -1,5 +1,5 @@
-/* rank_info.h - what a rank publishes about itself in the store: its process, its host, its cores and its back
- * end. */
+/* rank_info.h - what a rank publishes about itself in the store: its process, its host, its cores and its
+ * back end. */
 #ifndef TERN_SRC_COMM_BOOTSTRAP_RANK_INFO_H
 #define TERN_SRC_COMM_BOOTSTRAP_RANK_INFO_H
 

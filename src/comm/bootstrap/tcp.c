@@ -155,7 +155,8 @@ int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct so
     return TERN_E_SYSTEM;
 }
 
-/* The address is not in the rank info but under a key of its own, because only a job of several hosts has one. */
+/* The address is not in the rank info but under a key of its own, because only a job of several hosts has
+ * one. */
 static void key_of(int rank, char *key, size_t size)
 {
     snprintf(key, size, "control/%d/tcp", rank);

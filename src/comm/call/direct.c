@@ -27,7 +27,7 @@ static bool items_join(tern_device **home, const tern_work *work, const tern_gro
 {
     tern__parts parts = tern__request_parts(group, work->post.kind, work->post.root);
     for (size_t i = 0; i < work->operand_count; i++) {
-        const tern__operand *operand = &work->operands[i];
+        const tern__work_operand *operand = &work->operands[i];
         if (!operand->count) continue;
         if (parts.in && !joins_home(home, operand->in)) return false;
         if (parts.out && !joins_home(home, operand->out)) return false;
@@ -71,7 +71,7 @@ static void reach_operands(tern_work *work, const tern_group *group, uint32_t wi
     tern__extent *extents = is_list ? (tern__extent *)(work->operands + work->operand_count) : &work->extent;
     tern__extent *outs = is_list && scatters ? extents + work->operand_count : NULL;
     for (size_t i = 0; i < work->operand_count; i++) {
-        const tern__operand *operand = &work->operands[i];
+        const tern__work_operand *operand = &work->operands[i];
         if (!operand->count) continue;
         if (outs) outs[work->extent_count] = extent_of(work, operand->out, window, operand->count);
         extents[work->extent_count++] = extent_of(work, kind == TERN__ALL_GATHER ? operand->out : operand->in,

@@ -37,7 +37,7 @@ static int copy_part(tern__staging *staging, const tern_work *work, size_t part,
 {
     size_t size = tern_dtype_bytes(work->post.dtype);
     int status = TERN_OK;
-    for (const tern__operand *operand = work->operands; count && !status; operand++) {
+    for (const tern__work_operand *operand = work->operands; count && !status; operand++) {
         if (first >= operand->count) {
             first -= operand->count;
             continue;
@@ -144,7 +144,7 @@ static int copy_out(tern__staging *staging, const tern__piece *piece, tern_error
 /* Return what this rank gives to `rank`, and takes from it, in the whole work. */
 static tern_span give_of(const tern__staging *staging, const tern_work *work, int rank)
 {
-    const tern__operand *operand = &work->operand;
+    const tern__work_operand *operand = &work->operand;
     size_t bytes = operand->count * tern_dtype_bytes(work->post.dtype);
     tern_span whole = {(void *)operand->in, operand->count}, part = {NULL, operand->count};
     if (work->gives) return work->gives[rank];
@@ -156,7 +156,7 @@ static tern_span give_of(const tern__staging *staging, const tern_work *work, in
 
 static tern_span take_of(const tern__staging *staging, const tern_work *work, int rank)
 {
-    const tern__operand *operand = &work->operand;
+    const tern__work_operand *operand = &work->operand;
     size_t bytes = operand->count * tern_dtype_bytes(work->post.dtype);
     tern_span whole = {operand->out, operand->count}, part = {NULL, operand->count};
     if (work->takes) return work->takes[rank];
@@ -253,7 +253,7 @@ static bool reaches_own(const tern__staging *staging, const tern_work *work)
 static void find_own(const tern__staging *staging, tern__piece *piece)
 {
     const tern_work *work = piece->work;
-    const tern__operand *operand = work->operands;
+    const tern__work_operand *operand = work->operands;
     tern__kind kind = work->post.kind;
     size_t first = piece->first;
     bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;

@@ -57,7 +57,7 @@ static int check_request(const tern_group *group, const tern__request *r, tern_e
 
 /* One buffer may be this rank's own part of the other. With any other overlap, data would be read after it
  * was overwritten. */
-static int check_overlap(const tern_group *group, const tern__request *r, const tern__operand *operand,
+static int check_overlap(const tern_group *group, const tern__request *r, const tern__work_operand *operand,
                          tern__parts of, tern_error *err)
 {
     size_t bytes = operand->count * tern_dtype_bytes(r->dtype), own = (size_t)group->boot.rank * bytes;
@@ -80,7 +80,7 @@ static int check_bytes(const tern_group *group, const tern__request *r, size_t c
                            tern_dtype_name(r->dtype), group->boot.world);
 }
 
-static int check_operand(const tern_group *group, const tern__request *r, const tern__operand *operand,
+static int check_operand(const tern_group *group, const tern__request *r, const tern__work_operand *operand,
                          tern_error *err)
 {
     tern__parts of = tern__request_parts(group, r->kind, r->root);
@@ -96,7 +96,7 @@ static int check_operand(const tern_group *group, const tern__request *r, const 
 /* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
  * ranks. */
 static const tern__mem *find_mem(const tern_group *group, const tern__request *r,
-                                 const tern__operand *operand, tern__extent *extent, tern_error *err)
+                                 const tern__work_operand *operand, tern__extent *extent, tern_error *err)
 {
     size_t count = operand->count * tern__staging_parts(group, r->kind),
            bytes = count * tern_dtype_bytes(r->dtype);
@@ -121,7 +121,7 @@ static int place_operand(tern_work *work, const tern_group *group, const tern__r
     tern_error why = {0};
     work->operands = &work->operand;
     work->operand_count = 1;
-    work->operand = (tern__operand){r->in, r->out, r->count};
+    work->operand = (tern__work_operand){r->in, r->out, r->count};
     work->count = r->count;
     int status = check_operand(group, r, &work->operand, err);
     if (status || !r->count) return status;
@@ -134,11 +134,11 @@ static int place_operand(tern_work *work, const tern_group *group, const tern__r
 
 /* ---- a list of buffers ---- */
 
-static tern__operand operand_of(const tern__request *r, size_t i)
+static tern__work_operand operand_of(const tern__request *r, size_t i)
 {
     void *data = r->list[i].data, *other = r->others ? r->others[i] : data;
-    if (r->kind == TERN__REDUCE_SCATTER) return (tern__operand){other, data, r->list[i].count};
-    return (tern__operand){data, other, r->list[i].count};
+    if (r->kind == TERN__REDUCE_SCATTER) return (tern__work_operand){other, data, r->list[i].count};
+    return (tern__work_operand){data, other, r->list[i].count};
 }
 
 /* Returns a digest of the counts, which is never 0: 0 stands for a call without a list. */
@@ -170,7 +170,7 @@ static int find_extents(tern_work *work, const tern_group *group, const tern__re
 
 static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
-    size_t each = sizeof(tern__operand) + 2 * sizeof(tern__extent), bytes;
+    size_t each = sizeof(tern__work_operand) + 2 * sizeof(tern__extent), bytes;
     if (r->length && (!r->list || (!r->others && r->kind != TERN__ALL_REDUCE && r->kind != TERN__BROADCAST)))
         return tern__error_set(err, r->func, TERN_E_INVALID, "the list of %zu buffers is NULL", r->length);
     if (__builtin_mul_overflow(r->length, each, &bytes) || r->length > INT32_MAX)
@@ -178,7 +178,7 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
                                r->length);
     work->post.label.detail = digest_of(r);
     if (!r->length) return TERN_OK;
-    tern__operand *operands = tern__work_room(work, bytes, r->func, err);
+    tern__work_operand *operands = tern__work_room(work, bytes, r->func, err);
     if (!operands) return TERN_E_MEMORY;
     work->operands = operands;
     work->operand_count = r->length;
@@ -290,7 +290,7 @@ static int put_own_part(const tern_work *work, const tern_group *group, const te
                          err);
     tern__parts of = tern__request_parts(group, r->kind, r->root);
     for (size_t i = 0; of.in && of.out && i < work->operand_count && !status; i++) {
-        const tern__operand *operand = &work->operands[i];
+        const tern__work_operand *operand = &work->operands[i];
         size_t bytes = (size_t)rank * operand->count * tern_dtype_bytes(r->dtype);
         if (!operand->count) continue;
         status = copy_span(operand->in + (of.in > 1 ? bytes : 0), operand->out + (of.out > 1 ? bytes : 0),
@@ -300,7 +300,7 @@ static int put_own_part(const tern_work *work, const tern_group *group, const te
 }
 
 /* Multiplies by the factor of TERN_PREMUL_SUM. */
-static int scale_operand(const tern__operand *operand, tern_dtype dtype, double factor, tern_error *err)
+static int scale_operand(const tern__work_operand *operand, tern_dtype dtype, double factor, tern_error *err)
 {
     tern__host host;
     int64_t count = (int64_t)operand->count;

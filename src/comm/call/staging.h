@@ -1,16 +1,17 @@
 /* staging.h - the queue of a group's collectives, and the staging ring for memory that is in no window.
  *
- * Every call becomes one or more pieces. A buffer in a window is one piece; other buffers are cut into pieces
- * that fit a slot ("place") of the staging ring. A rank copies its data into the ring, and its result out of
- * it. If a call does not fit the ring as a whole, every rank has to wait for it anyway, so each rank computes
- * its own result directly into the caller's memory. In an all_reduce it does so for its own part, which then
- * never enters the ring; in a reduce the root copies the result out as usual. In a move each rank copies the
- * data that it takes from the other ranks' rings. A move with lists of counts begins with a piece in which
- * the ranks exchange their counts. Only then is the number of further pieces known, so later calls wait for
- * it.
+ * Every call becomes one or more pieces. A buffer in a window is one piece; other buffers are cut into
+ * pieces that fit a slot ("place") of the staging ring. A rank copies its data into the ring, and its
+ * result out of it. If a call does not fit the ring as a whole, every rank has to wait for it anyway, so
+ * each rank computes its own result directly into the caller's memory. In an all_reduce it does so for its
+ * own part, which then never enters the ring; in a reduce the root copies the result out as usual. In a
+ * move each rank copies the data that it takes from the other ranks' rings. A move with lists of counts
+ * begins with a piece in which the ranks exchange their counts. Only then is the number of further pieces
+ * known, so later calls wait for it.
  *
- * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the timing.
- * So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces (ring_copy.h). */
+ * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the
+ * timing. So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces
+ * (ring_copy.h). */
 #ifndef TERN_SRC_COMM_CALL_STAGING_H
 #define TERN_SRC_COMM_CALL_STAGING_H
 
@@ -19,24 +20,24 @@
 /* The number of places in the ring: at most as many pieces are posted and not yet finished. */
 #define TERN__FLIGHTS 4
 /* The slots of the user's channel, enough that posting never waits. A work that this rank has retired was
- * posted by every rank, and a rank posts a new piece only when all but the last FLIGHTS ones are copied out.
- * So the slowest rank has retired all but the last 2 * FLIGHTS works. */
+ * posted by every rank, and a rank posts a new piece only when all but the last FLIGHTS ones are copied
+ * out. So the slowest rank has retired all but the last 2 * FLIGHTS works. */
 #define TERN__FLIGHT_SLOTS (2 * TERN__FLIGHTS)
 
 /* The caller's buffers. The operands of a list are sent one after the other. */
-typedef struct tern__operand {
+typedef struct tern__work_operand {
     const char *in; /* the two differ in all_gather, reduce_scatter and moves */
     char *out;
     size_t count; /* elements per rank */
-} tern__operand;
+} tern__work_operand;
 
 struct tern_work {
-    tern_work *next;       /* in the queue, until its last piece has landed */
-    tern_group *group;     /* NULL once it left the queue */
-    const char *func;      /* the public call */
-    tern__post post;       /* common to all its pieces */
-    tern__operand operand; /* the only one, unless the work is a list */
-    const tern__operand *operands;
+    tern_work *next;            /* in the queue, until its last piece has landed */
+    tern_group *group;          /* NULL once it left the queue */
+    const char *func;           /* the public call */
+    tern__post post;            /* common to all its pieces */
+    tern__work_operand operand; /* the only one, unless the work is a list */
+    const tern__work_operand *operands;
     size_t operand_count;
     const tern_span *gives, *takes; /* [world] in a move with lists of counts */
     bool is_uncounted;              /* the other ranks' counts are not known yet */

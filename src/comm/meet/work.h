@@ -92,8 +92,8 @@ typedef struct tern__move {
  * Memory with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those
  * of an all_reduce in which all ranks are idle.
  *
- * Shadow: a rank that takes part only so that the other ranks can go on (PyTorch's Join). Not all of its label
- * is compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data
+ * Shadow: a rank that takes part only so that the other ranks can go on (PyTorch's Join). Not all of its
+ * label is compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data
  * instead, if there is one. */
 typedef struct tern__terms {
     bool weighted; /* weight and share are set; for a mean, or TERN_PREMUL_SUM: sum(weight[r] * x[r]) */

@@ -73,10 +73,10 @@ struct tern__comm_backend {
 
     /* Opens a window. Collective. If `base` is NULL it is new, zeroed memory. Otherwise `base` is a
      * page-aligned range of this process, `bytes` a multiple of the page size: address and contents stay,
-     * and the peers can reach its pages from now on. A `base` in a device's memory need not be whole pages. If
-     * it is all of the device's memory, the window is always the same one, and the call is collective only at
-     * the first time. Extents in it may be at different offsets on each rank: only their counts are compared;
-     * in an all_gather or a reduce_scatter each holds all ranks' parts. */
+     * and the peers can reach its pages from now on. A `base` in a device's memory need not be whole pages.
+     * If it is all of the device's memory, the window is always the same one, and the call is collective
+     * only at the first time. Extents in it may be at different offsets on each rank: only their counts are
+     * compared; in an all_gather or a reduce_scatter each holds all ranks' parts. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
     /* Returns a rank's memory as this process sees it; NULL: it cannot. */
     char *(*window_at)(void *state, uint32_t window, int rank);
@@ -101,8 +101,8 @@ struct tern__comm_backend {
      * it. */
     void (*note)(void *channel, const tern__label *label);
 
-    /* Starts a transfer; it may be done at once. Never blocks. A back end for one rank, which has no peer, has
-     * none of these three functions. */
+    /* Starts a transfer; it may be done at once. Never blocks. A back end for one rank, which has no peer,
+     * has none of these three functions. */
     int (*transfer_start)(void *state, tern__transfer *transfer, tern_error *err);
     /* Blocks until the transfer is done. */
     int (*transfer_wait)(void *state, const tern__transfer *transfer, tern_error *err);
@@ -131,8 +131,8 @@ extern const tern__comm_backend tern__comm_nccl; /* in front of the group's `sec
 
 /* ---- registry.c ---- */
 
-/* The back ends that a user may name: name, kind, the transport that it needs, help. A front stands before a
- * mover: "debug+native". Errors, `tern info` and `tern bench` read these rows. */
+/* The back ends that a user may name: name, kind, the transport that it needs, help. A front stands before
+ * a mover: "debug+native". Errors, `tern info` and `tern bench` read these rows. */
 #define TERN__COMM_ROWS(ROW)                                                                                 \
     ROW("native", MOVER, "", "the memory that the ranks of one host share")                                  \
     ROW("mpi", MOVER, "mpi", "MPI, also within a host")                                                      \

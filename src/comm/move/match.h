@@ -8,8 +8,8 @@
  * where it is until the envelope has met its receive. Then the receiver grants the body, one at a time from
  * each source. So a long message that is not received yet holds up no other message and takes no room.
  *
- * A rank looks at envelopes only while one of its receives waits for one. Those that fit no receive are kept,
- * together with their short bodies, up to a limit for each source. Beyond it their sender waits. */
+ * A rank looks at envelopes only while one of its receives waits for one. Those that fit no receive are
+ * kept, together with their short bodies, up to a limit for each source. Beyond it their sender waits. */
 #ifndef TERN_SRC_COMM_MOVE_MATCH_H
 #define TERN_SRC_COMM_MOVE_MATCH_H
 
@@ -68,9 +68,9 @@ bool tern__match_wants(const tern__matcher *matcher, int source);
 bool tern__match_has_room(const tern__matcher *matcher, int source);
 /* True if the envelope can be accepted: there is a receive for it, or room to keep it. */
 bool tern__match_can_accept(const tern__matcher *matcher, int source, const tern__envelope *envelope);
-/* An envelope has come. Sets *receive to its receive; NULL: it is kept. Sets *body to where a short body goes;
- * once it is there, call tern__match_complete. TERN_PENDING: there is no room to keep it. E_MISMATCH, for all
- * ranks: it does not fit its receive, which stays in its queue until it is dropped. */
+/* An envelope has come. Sets *receive to its receive; NULL: it is kept. Sets *body to where a short body
+ * goes; once it is there, call tern__match_complete. TERN_PENDING: there is no room to keep it. E_MISMATCH,
+ * for all ranks: it does not fit its receive, which stays in its queue until it is dropped. */
 int tern__match_accept(tern__matcher *matcher, int source, const tern__envelope *envelope,
                        tern__transfer **receive, char **body, tern_error *err);
 /* Finishes the receive of a short message; that of a long one is `granted`. `receive` may be NULL. */

@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-/* True if kernels use vectors of 16 floats: the CPU has AVX-512, and ONEDNN_MAX_CPU_ISA does not forbid it. */
+/* True if kernels use vectors of 16 floats: the CPU has AVX-512, and ONEDNN_MAX_CPU_ISA does not forbid it.
+ */
 bool tern__is_wide(void);
 
 #ifdef __x86_64__

@@ -45,7 +45,7 @@ static int add_all(const tern_work *work, tern__flight *flight, bool is_out, ter
     const tern_span *spans = is_out ? work->takes : work->gives;
     int status = TERN_OK;
     for (size_t i = 0; i < work->operand_count && !work->gives && !status; i++) {
-        const tern__operand *operand = &work->operands[i];
+        const tern__work_operand *operand = &work->operands[i];
         status = add_range(flight, is_out ? operand->out : operand->in, operand->count * parts * size, is_out,
                            err);
     }

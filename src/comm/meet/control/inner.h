@@ -1,15 +1,14 @@
-/* inner.h - what the control plane's files share: control.c (open, close, abort), known.c (the first failure,
- * and who the peers are), fd.c (descriptors), meet.c (the
- * meeting of all ranks), note.c (why it failed), connect.c and accept.c (the two ends of a connection),
- * late.c (warns of ranks that hold up the meeting), line.c (messages as packets
- * and as frames), last.c (what a rank is waiting in or did last), fork.c (what a forked child must not keep),
- * watch.c (the thread).
+/* inner.h - what the control plane's files share: control.c (open, close, abort), known.c (the first
+ * failure, and who the peers are), fd.c (descriptors), meet.c (the meeting of all ranks), note.c (why it
+ * failed), connect.c and accept.c (the two ends of a connection), late.c (warns of ranks that hold up the
+ * meeting), line.c (messages as packets and as frames), last.c (what a rank is waiting in or did last),
+ * fork.c (what a forked child must not keep), watch.c (the thread).
  *
  * Who writes what: a peer's fields are written before the thread starts, except for `left`, `sent`, `came`,
  * the question and answer fields and the outbox. Later the thread writes only `gone` and the inbox. `event`
- * is written once, under `lock`, before `failed` is stored with release; a thread that has seen `failed` may
- * read `event` without the lock. Sockets and pidfds stay open until close, so no write can reach a descriptor
- * number that has been reused. */
+ * is written once, under `lock`, before `failed` is stored with release; a thread that has seen `failed`
+ * may read `event` without the lock. Sockets and pidfds stay open until close, so no write can reach a
+ * descriptor number that has been reused. */
 #ifndef TERN_SRC_COMM_MEET_CONTROL_INNER_H
 #define TERN_SRC_COMM_MEET_CONTROL_INNER_H
 
@@ -211,7 +210,8 @@ int tern__control_accept(tern__control *control, tern_store *store, int64_t dead
 /* The meeting begins: from now on the waits for `store` look, too. */
 int tern__late_begin(tern__control *control, const tern__bootstrap *boot, tern_store *store, int64_t deadline,
                      tern_error *err);
-/* The meeting goes on to a wait for rank `awaited` (-1: for every rank's info), or also for all higher ranks. */
+/* The meeting goes on to a wait for rank `awaited` (-1: for every rank's info), or also for all higher
+ * ranks. */
 void tern__late_stage(tern__control *control, int awaited, bool accepts);
 #define TERN__LATE_LOOK_S 0.1
 /* A wait of the meeting calls it ten times a second or so: serves the connected peers, and warns. */
@@ -222,8 +222,8 @@ void tern__late_close(tern__control *control);
 
 /* ---- line.c ---- */
 
-/* Sends a message, from any thread; never blocks. Keeps the part of a frame that the kernel does not take at
- * once. Returns 0 or an errno. */
+/* Sends a message, from any thread; never blocks. Keeps the part of a frame that the kernel does not take
+ * at once. Returns 0 or an errno. */
 int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message);
 /* Sends the welcome, the last part of the handshake, in the same way. */
 int tern__line_welcome(tern__control *control, tern__peer *peer);

@@ -1,7 +1,7 @@
-/* meet.c - the meeting of all ranks. Every rank opens a socket and publishes its name in its rank info. When a
- * rank has every other's info, it connects to all lower ranks and then accepts all higher ones. Rank 0 only accepts,
- * rank 1 connects to rank 0 and then accepts, and so on, so no ranks wait for each other in a circle. A rank
- * whose meeting fails leaves a note for the others (note.c). */
+/* meet.c - the meeting of all ranks. Every rank opens a socket and publishes its name in its rank info.
+ * When a rank has every other's info, it connects to all lower ranks and then accepts all higher ones. Rank
+ * 0 only accepts, rank 1 connects to rank 0 and then accepts, and so on, so no ranks wait for each other in
+ * a circle. A rank whose meeting fails leaves a note for the others (note.c). */
 #include "comm/meet/control/inner.h"
 
 #include <errno.h>
@@ -144,8 +144,8 @@ static int gather_infos(tern__control *control, const tern__rank_info *own, tern
 
 /* ---- who is to blame ---- */
 
-/* Another rank is the cause. If there is a note, it has the better reason: make it the event, so that its own
- * words are passed on. */
+/* Another rank is the cause. If there is a note, it has the better reason: make it the event, so that its
+ * own words are passed on. */
 static void blame_others(tern__control *control, tern_store *store, tern_error *why)
 {
     tern_error known = {0};
@@ -177,8 +177,8 @@ static void number_hosts(tern__control *control)
     }
 }
 
-/* All ranks find the same mismatch, each by itself. No rank may leave before all have read all rank infos, because
- * rank 0's store ends with rank 0. */
+/* All ranks find the same mismatch, each by itself. No rank may leave before all have read all rank infos,
+ * because rank 0's store ends with rank 0. */
 static void await_readers(const tern__control *control, tern_store *store)
 {
     int64_t deadline = tern__deadline(TERN__NOTE_SECONDS), readers = 0;
@@ -238,17 +238,17 @@ static int open_port(tern__control *control, const tern__bootstrap *boot, tern_s
     return tern__tcp_publish(&control->at, control->rank, store, err);
 }
 
-/* Derives the key of the handshakes from the job's secret and the meeting's random number. A connection thus
- * proves that both sides belong to this meeting, and even without a secret a rank of an earlier attempt is
- * refused. */
+/* Derives the key of the handshakes from the job's secret and the meeting's random number. A connection
+ * thus proves that both sides belong to this meeting, and even without a secret a rank of an earlier
+ * attempt is refused. */
 static void make_secret(tern__control *control, const uint8_t *secret)
 {
     const tern__rank_info *zero = &control->peers[0].info;
     crypto_auth_hmacsha256(control->secret, zero->epoch, sizeof(zero->epoch), secret);
 }
 
-/* Gathers all addresses before the first connection: rank 0 may leave, and its store with it, once all ranks
- * have connected to it. */
+/* Gathers all addresses before the first connection: rank 0 may leave, and its store with it, once all
+ * ranks have connected to it. */
 static int gather_addresses(tern__control *control, tern_store *store, int64_t deadline, tern_error *err)
 {
     int status = TERN_OK;

@@ -1,24 +1,24 @@
 /* exchange.c - transfers the elements of works between hosts. The same number of ranks takes part on every
- * host. The rank at place j exchanges its share of the elements with the ranks at place j of the other hosts,
- * so that as many flows as possible run in parallel.
+ * host. The rank at place j exchanges its share of the elements with the ranks at place j of the other
+ * hosts, so that as many flows as possible run in parallel.
  *
- * When all headers of a work are here (headers.c), its elements are sent in rounds that fit the buffers. A round
- * has two steps:
+ * When all headers of a work are here (headers.c), its elements are sent in rounds that fit the buffers. A
+ * round has two steps:
  *
- *   partials   (reductions) Each host sends every other host the sum, over its own ranks, of that host's
+ * partials   (reductions) Each host sends every other host the sum, over its own ranks, of that host's
  *              region. It joins the partials of its own region in host order.
- *   results    (works whose result all ranks get) Each host sends its region to every other host.
+ * results    (works whose result all ranks get) Each host sends its region to every other host.
  *
  * Only an all_reduce does both. Each host then sends and receives 2 (h - 1) / h of the bytes, the minimum,
  * and every rank gets the same bits, because each element is computed once.
  *
  * Several rounds are in flight at a time, from one work or from consecutive works: while one is joined, the
- * bytes of the next ones are transferred. Every rank begins, joins and ends the rounds in the same order, and
- * each step has its own tag, so messages match whatever the timing.
+ * bytes of the next ones are transferred. Every rank begins, joins and ends the rounds in the same order,
+ * and each step has its own tag, so messages match whatever the timing.
  *
  * If a message's elements are contiguous in a window, they are sent from or received into the window;
- * otherwise they go through a buffer. A round may receive its results into the memory that its partials were
- * sent from: a host sends results only when it has received all the partials that they are made of. */
+ * otherwise they go through a buffer. A round may receive its results into the memory that its partials
+ * were sent from: a host sends results only when it has received all the partials that they are made of. */
 #include "comm/move/transport/hosts.h"
 
 #include <stdio.h>
@@ -59,7 +59,8 @@ static void close_round(tern__round *round)
     tern__free(round->landings);
 }
 
-/* The more hosts, the smaller the buffers, but not below the size where latency costs more than the bytes. */
+/* The more hosts, the smaller the buffers, but not below the size where latency costs more than the bytes.
+ */
 static size_t choose_round(int hosts)
 {
     const size_t all = 8 << 20, most = 2 << 20, least = 64 << 10;
@@ -146,7 +147,8 @@ static void cut_rounds(const tern__exchange *x, tern__hosts_work *work)
     work->rounds = parts_of(most, work->each);
 }
 
-/* Copies a result to the windows of all ranks of this host, or to its owner's, unless it is there already. */
+/* Copies a result to the windows of all ranks of this host, or to its owner's, unless it is there already.
+ */
 static void keep_partial(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                          uint64_t count, const char *result)
 {

@@ -1,13 +1,13 @@
-/* headers.c - the headers that hosts exchange before they transfer anything of a work. A header has the descriptor
- * that the ranks of a host compared, which ranks are shadows, and what is weighted. A host that has all headers
- * knows that all hosts mean the same work.
+/* headers.c - the headers that hosts exchange before they transfer anything of a work. A header has the
+ * descriptor that the ranks of a host compared, which ranks are shadows, and what is weighted. A host that
+ * has all headers knows that all hosts mean the same work.
  *
- * In a small all_reduce the header also carries the host's sum of all elements. Every host then joins all sums
- * itself, in host order, and the work takes the latency of one message. These sums are in f32 for 16-bit
- * elements, because no host knows the weights of the others yet.
+ * In a small all_reduce the header also carries the host's sum of all elements. Every host then joins all
+ * sums itself, in host order, and the work takes the latency of one message. These sums are in f32 for
+ * 16-bit elements, because no host knows the weights of the others yet.
  *
- * The headers of several works may be in flight: a host sends its header as soon as its ranks have met in the
- * work. */
+ * The headers of several works may be in flight: a host sends its header as soon as its ranks have met in
+ * the work. */
 #include "comm/move/transport/hosts.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* mailbox.c - the messages of a group that spans hosts: what match.c decides, carried by the transport. Each
- * pair of ranks uses three tags in each direction: envelopes, grants and bodies. The body of a short message
- * is sent right behind its envelope. A long one follows its grant in pieces of a size that the transport
- * takes, so bodies arrive in the order of their grants. */
+/* mailbox.c - the messages of a group that spans hosts: what match.c decides, carried by the transport.
+ * Each pair of ranks uses three tags in each direction: envelopes, grants and bodies. The body of a short
+ * message is sent right behind its envelope. A long one follows its grant in pieces of a size that the
+ * transport takes, so bodies arrive in the order of their grants. */
 #include "comm/move/transport/mailbox.h"
 
 #include "comm/sys.h"
@@ -162,8 +162,8 @@ static bool has_left(const struct tern__hosts_mailbox *mailbox, int rank)
     return tern__group_has_left(group, rank);
 }
 
-/* A receive is posted whether or not an envelope will come, and fails in some transports when the sender closes
- * its group. Returns TERN_PENDING for a sender that has left, else the error. */
+/* A receive is posted whether or not an envelope will come, and fails in some transports when the sender
+ * closes its group. Returns TERN_PENDING for a sender that has left, else the error. */
 static int forgive_left(struct tern__hosts_mailbox *mailbox, int source, const tern_error *why,
                         tern_error *err)
 {

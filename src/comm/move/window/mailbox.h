@@ -67,11 +67,12 @@ static inline size_t tern__pair_record(size_t body_bytes)
     return tern__align_up(sizeof(tern__envelope) + body_bytes, TERN__LINE);
 }
 
-/* True if there is room in the ring of envelopes for `record` bytes; if there is any in the ring of bodies. */
+/* True if there is room in the ring of envelopes for `record` bytes; if there is any in the ring of bodies.
+ */
 bool tern__outbox_has_room(tern__outbox *out, size_t record);
 bool tern__outbox_has_body_room(const tern__outbox *out);
-/* Puts the envelope, and the `bytes` of a short body, into the ring. The receiver sees it only after the pair's
- * `written` has been moved. */
+/* Puts the envelope, and the `bytes` of a short body, into the ring. The receiver sees it only after the
+ * pair's `written` has been moved. */
 void tern__outbox_put(tern__outbox *out, const tern__envelope *envelope, const char *body, size_t bytes);
 /* Copies as much of the body into the ring as there is room for. Returns true if it copied anything. */
 bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, const tern__shm *shm);

@@ -1,12 +1,12 @@
 /* pair.c - the memory through which one rank sends to another: one writer, one reader, two rings.
  *
  * Each side owns the words that it moves and remembers the other side's words as last seen, so a cache line
- * moves between cores only when its word has changed. An envelope is written before `written` is moved past it,
- * and read before `read` is moved past it. The writer is never more than the ring's length ahead, so the two
- * never touch the same bytes. The same holds for bodies.
+ * moves between cores only when its word has changed. An envelope is written before `written` is moved past
+ * it, and read before `read` is moved past it. The writer is never more than the ring's length ahead, so
+ * the two never touch the same bytes. The same holds for bodies.
  *
- * The sender creates the pair and passes its descriptor. The receiver looks for the descriptor when it first
- * receives. */
+ * The sender creates the pair and passes its descriptor. The receiver looks for the descriptor when it
+ * first receives. */
 #include "comm/move/window/mailbox.h"
 
 #include "comm/sys.h"
