@@ -13,9 +13,16 @@ enum { ROWS = 37, COLUMNS = 53, COUNT = ROWS * COLUMNS };
 
 static void the_other_rows_have_kernels(void **state)
 {
+    static const bool has_kernel[] = {
+#define K(id, name, inputs, outputs)            true,
+#define C(id, name, inputs, outputs)            false,
+#define B(id, name, inputs, outputs)            false,
+#define P(id, name, inputs, dtypes, expression) true,
+#include "kernels/kernels.def"
+    };
     const tern_device *gpu = *state;
     for (int k = 0; k < TERN__KERNEL_COUNT; k++) {
-        bool lacks = k == TERN__ARGMIN || k == TERN__RMSPROP;
+        bool lacks = !has_kernel[k] || k == TERN__ARGMIN || k == TERN__RMSPROP;
         assert_true((gpu->backend->kernels[k] == NULL) == lacks);
     }
 }

@@ -50,19 +50,21 @@ tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi)
     return choice;
 }
 
-/* Writes the names of one kind: "native, mpi or gloo"; with `plus`, "nccl+ or debug+". */
-static void write_names(tern__comm_row_kind kind, const char *plus, char *text, size_t size)
+/* Writes the names of one kind, and of those only the ones between hosts if so asked: "native, mpi or gloo";
+ * with `plus`, "nccl+ or debug+". */
+static void write_names(tern__comm_row_kind kind, bool between_hosts, const char *plus, char *text,
+                        size_t size)
 {
-    int left = 0;
-    *text = '\0';
-    for (int i = 0; i < tern__comm_row_count; i++) left += tern__comm_rows[i].kind == kind;
+    const char *names[sizeof(tern__comm_rows) / sizeof(*tern__comm_rows)];
+    int count = 0;
     for (int i = 0; i < tern__comm_row_count; i++) {
-        if (tern__comm_rows[i].kind != kind) continue;
-        left--;
-        tern__text_append(text, size, "%s%s%s", tern__comm_rows[i].name, plus,
-                          left > 1    ? ", "
-                          : left == 1 ? " or "
-                                      : "");
+        const tern__comm_row *row = &tern__comm_rows[i];
+        if (row->kind == kind && (!between_hosts || *row->transport)) names[count++] = row->name;
+    }
+    *text = '\0';
+    for (int i = 0; i < count; i++) {
+        const char *comma = i == 0 ? "" : i == count - 1 ? " or " : ", ";
+        tern__text_append(text, size, "%s%s%s", comma, names[i], plus);
     }
 }
 
@@ -74,8 +76,8 @@ int tern__comm_check(const char *name, const char *func, tern_error *err)
     for (int i = 0; i < tern__comm_row_count; i++)
         if (tern__comm_rows[i].kind == TERN__COMM_MOVER && !strcmp(name, tern__comm_rows[i].name))
             return TERN_OK;
-    write_names(TERN__COMM_MOVER, "", movers, sizeof(movers));
-    write_names(TERN__COMM_FRONT, "+", fronts, sizeof(fronts));
+    write_names(TERN__COMM_MOVER, false, "", movers, sizeof(movers));
+    write_names(TERN__COMM_FRONT, false, "+", fronts, sizeof(fronts));
     return tern__error_set(err, func, TERN_E_INVALID,
                            "back end \"%s\": expected %s, with %s in front if wanted", name, movers, fronts);
 }
@@ -91,14 +93,15 @@ static int find_stranger(const tern_group *group)
 
 static int fail_hosts(const tern_group *group, int stranger, tern_error *err)
 {
-    char one[128], other[128];
+    char one[128], other[128], movers[128];
+    write_names(TERN__COMM_MOVER, true, "", movers, sizeof(movers));
     tern__group_describe(group, 0, one, sizeof(one));
     tern__group_describe(group, stranger, other, sizeof(other));
     return tern__error_set(
         err, "tern_group_open", TERN_E_UNSUPPORTED,
         "%s and %s are on different hosts, and the back end \"native\" connects ranks of one "
-        "host only: expected native+mpi, native+gloo, mpi or gloo",
-        one, other);
+        "host only: expected %s",
+        one, other, movers);
 }
 
 static void add_fronts(tern_group *group, const char *name)
