@@ -292,11 +292,9 @@ static bool lacks_errors;
 
 static const tern__cli_option options[] = {
     {"case", .value = "SHAPE", .take = take_case, .to = &chosen,
-     .help =
-         "input:weight[:stride[:padding[:dilation]]], as in 32,64,32,32:64,3,3 or "
-         "1,16,32,64,64:32,3,3,3:2:1; "
-         "padding defaults to half the kernel. May be given several times. Default: the layers of ResNet-18 "
-         "on 32x32 images, batch 32"},
+     .help = "input:weight[:stride[:padding[:dilation]]], as in 32,64,32,32:64,3,3 or "
+             "1,16,32,64,64:32,3,3,3:2:1; padding defaults to half the kernel. May be given several times. "
+             "Default: the layers of ResNet-18 on 32x32 images, batch 32"},
     {"rounds", .value = "K", .help = "rounds of one call each (default 5)", .number = &chosen.rounds,
      .most = ROUNDS_MAX},
     {"dtype", .value = "f32|bf16", .help = "default f32", .text = &dtype},
@@ -309,8 +307,7 @@ static const tern__cli_option options[] = {
 const tern__cli_page conv_page = {
     NULL,
     "Times a convolution's forward, data gradient and weight gradient with each algorithm that supports the "
-    "case, "
-    "in K rounds, and prints the error against f64, relative to the root mean square of the results.\n",
+    "case, in K rounds, and prints the error against f64, relative to the root mean square of the results.\n",
     options,
 };
 

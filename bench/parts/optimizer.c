@@ -56,12 +56,9 @@ static const tern__cli_option options[] = {
 const tern__cli_page optimizer_page = {
     NULL,
     "Times steps of SGD with momentum and of Adam over N floats and a copy of as many: with one thread and "
-    "with "
-    "all threads of the device, or on the GPU that TERN_DEVICE names. GB/s counts bytes read and bytes "
-    "written, "
-    "without what the copy reads into the cache only to overwrite it. Several ranks work at the same time, "
-    "each "
-    "on N floats.\n",
+    "with all threads of the device, or on the GPU that TERN_DEVICE names. GB/s counts bytes read and bytes "
+    "written, without what the copy reads into the cache only to overwrite it. Several ranks work at the "
+    "same time, each on N floats.\n",
     options,
 };
 

@@ -495,9 +495,8 @@ static const char *kind_of_memory = "window", *dtype = "f32";
 
 static const tern__cli_option options[] = {
     {"sizes", .value = "SIZE,..", .take = take_sizes, .to = &chosen,
-     .help =
-         "the bytes of the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024 "
-         "(default 4,1K,64K,1M,25M,100M)"},
+     .help = "the bytes of the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of "
+             "1024 (default 4,1K,64K,1M,25M,100M)"},
     {"memory", .value = "window|plain", .text = &kind_of_memory,
      .help = "window memory (the default) is accessed by all ranks directly, plain memory is copied through "
              "a ring"},
@@ -516,12 +515,10 @@ static const tern__cli_option barrier_options[] = {
 const tern__cli_page tern__collective_page = {
     NULL,
     "Times a collective, or all of them, over the ranks of a launcher, as in `tern run -n 2 tern bench "
-    "all_reduce`; "
-    "`tern bench --help` says what each one does. Results are checked before they are timed.\n"
+    "all_reduce`; `tern bench --help` says what each one does. Results are checked before they are timed.\n"
     "\n"
     "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
-    "collective must "
-    "read and write.\n",
+    "collective must read and write.\n",
     options,
 };
 

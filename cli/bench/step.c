@@ -354,14 +354,11 @@ enum { MOST = 1 << 20 };
 
 static const tern__cli_option options[] = {
     {"model", .value = "mlp|resnet18|resnet50|deeplabv3|unet3d", .text = &chosen.model_name,
-     .help =
-         "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max "
-         "pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are torchvision's, "
-         "with "
-         "a batch of 4 images of 257x257; unet3d has 16 channels in its first level and learns the mask of "
-         "one "
-         "volume of 32x64x64 with binary cross entropy and Dice. The others learn classes with cross "
-         "entropy"},
+     .help = "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no "
+             "max pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
+             "torchvision's, with a batch of 4 images of 257x257; unet3d has 16 channels in its first level "
+             "and learns the mask of one volume of 32x64x64 with binary cross entropy and Dice. The others "
+             "learn classes with cross entropy"},
     {"batch", .value = "N", .help = "samples per rank", .number = &chosen.batch, .most = MOST},
     {"size", .value = "SIZE", .help = "another size of images and volumes, HxW or DxHxW; 257 means 257x257",
      .text = &chosen.size_text},
@@ -383,12 +380,11 @@ static const tern__cli_option options[] = {
     {"data-parallel", .help = "split the batch over replicas, one per core of the rank",
      .on = &chosen.data_parallel},
     {"profile", .value = "[shapes]", .take = take_profile, .to = &chosen,
-     .help = "also print the time of each kernel, its arithmetic (matrix products and convolutions) relative "
-             "to the "
-             "measured peak of the cores, and the bytes of its operands relative to a copy out of cache, on "
-             "a GPU to "
-             "a copy of as many bytes (% copy; % once counts once what a batch norm reads twice on a GPU). "
-             "With =shapes a line per kernel and shapes, with the algorithm of convolutions"},
+     .help =
+         "also print the time of each kernel, its arithmetic (matrix products and convolutions) relative to "
+         "the measured peak of the cores, and the bytes of its operands relative to a copy out of cache, on "
+         "a GPU to a copy of as many bytes (% copy; % once counts once what a batch norm reads twice on a "
+         "GPU). With =shapes a line per kernel and shapes, with the algorithm of convolutions"},
     {"json", .help = "print a JSON object instead of text", .on = &chosen.json},
     TERN__OPTION_HELP,
     {0},
@@ -397,8 +393,7 @@ static const tern__cli_option options[] = {
 const tern__cli_page tern__step_page = {
     NULL,
     "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after warm-up steps. "
-    "Start it "
-    "with any launcher, `tern run -n 2 tern bench step`; the batch is per rank.\n",
+    "Start it with any launcher, `tern run -n 2 tern bench step`; the batch is per rank.\n",
     options,
 };
 

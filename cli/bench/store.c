@@ -54,9 +54,8 @@ static const tern__cli_option options[] = {
 const tern__cli_page tern__store_page = {
     NULL,
     "Sets and gets keys of a TCP store on this machine, or of a running one. Prints the set-and-get pairs "
-    "per "
-    "second and client, for one client and for C clients at the same time: the median of K rounds, and the "
-    "slowest and fastest client of the median round.\n",
+    "per second and client, for one client and for C clients at the same time: the median of K rounds, and "
+    "the slowest and fastest client of the median round.\n",
     options,
 };
 

@@ -144,10 +144,8 @@ static const tern__cli_option options[] = {
 const tern__cli_page tern__info_page = {
     NULL,
     "Prints what this build contains and what this machine offers: the processor, devices, communication "
-    "back ends, "
-    "libraries, plug-ins (or why one cannot be loaded), the file of measured convolution algorithms, and the "
-    "rank "
-    "that the launcher's variables give.\n",
+    "back ends, libraries, plug-ins (or why one cannot be loaded), the file of measured convolution "
+    "algorithms, and the rank that the launcher's variables give.\n",
     options,
 };
 

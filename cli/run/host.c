@@ -211,10 +211,10 @@ static int raise_files(tern__local_host *host, tern_error *err)
     if (given->rlim_cur >= need) return TERN_OK;
     wanted = (struct rlimit){.rlim_cur = need, .rlim_max = given->rlim_max};
     if (given->rlim_max >= need && setrlimit(RLIMIT_NOFILE, &wanted) == 0) return TERN_OK;
-    return tern__error_set(err, __func__, TERN_E_SYSTEM,
-                           "%d ranks need about %llu file descriptors here, but at most %llu are allowed "
-                           "(ulimit -Hn)",
-                           host->count, (unsigned long long)need, (unsigned long long)given->rlim_max);
+    return tern__error_set(
+        err, __func__, TERN_E_SYSTEM,
+        "%d ranks need about %llu file descriptors here, but at most %llu are allowed (ulimit -Hn)",
+        host->count, (unsigned long long)need, (unsigned long long)given->rlim_max);
 }
 
 int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_error *err)

@@ -178,11 +178,10 @@ static int wait_for_all(tern__nodes *nodes, tern__reception *r, tern_error *err)
 static void warn_unauthenticated(const tern__job *job)
 {
     if (job->meeting.has_key) return;
-    fprintf(
-        stderr,
-        "tern run: this job of %d hosts is not authenticated: anyone who can reach %s port %d may join it "
-        "(set --secret-file or TERN_SECRET)\n",
-        job->launch.nodes, job->launch.addr, job->launch.port);
+    fprintf(stderr,
+            "tern run: this job of %d hosts is not authenticated: anyone who can reach %s port %d may join "
+            "it (set --secret-file or TERN_SECRET)\n",
+            job->launch.nodes, job->launch.addr, job->launch.port);
 }
 
 static int open_listener(tern__nodes *nodes, int *fd, tern_error *err)
@@ -286,11 +285,10 @@ int tern__nodes_join_again(tern__nodes *nodes, tern_error *err)
     tern__remote_node *node_0 = &nodes->peers[0];
     if (node_peek(node_0->fd) >= 0) return TERN_OK;
     if (!nodes->rejoins++)
-        tern__cli_complain(
-            "tern run",
-            "node 0 closed the connection before it had this node's message of %zu bytes; still "
-            "trying (does the network drop large packets?)",
-            sizeof(tern__nodes_message));
+        tern__cli_complain("tern run",
+                           "node 0 closed the connection before it had this node's message of %zu bytes; "
+                           "still trying (does the network drop large packets?)",
+                           sizeof(tern__nodes_message));
     tern__close(&node_0->fd);
     fill_boot(nodes->job, &boot);
     node_0->fd = tern__dial_node(&boot, TERN__MIN(nodes->end, tern__deadline(silence_of(nodes->job))), &why);

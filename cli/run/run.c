@@ -175,8 +175,8 @@ static int read_conf_pair(const char *name, const char *value, tern__rendezvous 
     return tern__error_set(
         err, __func__, TERN_E_UNSUPPORTED,
         "\"%s\": not one of timeout, join_timeout, keep_alive_interval, keep_alive_max_attempt, or "
-        "torchrun's last_call_timeout, close_timeout, heartbeat_timeout, read_timeout, is_host, "
-        "store_type and use_libuv, which change nothing",
+        "torchrun's last_call_timeout, close_timeout, heartbeat_timeout, read_timeout, is_host, store_type "
+        "and use_libuv, which change nothing",
         name);
 }
 
@@ -200,10 +200,9 @@ static int take_streams(const tern__cli_option *option, const char *text, tern_e
 {
     *(const char **)option->to = text;
     if (tern__streams_of(text, 0) >= 0) return TERN_OK;
-    return tern__error_set(err, __func__, TERN_E_INVALID,
-                           "expected 0 (nothing), 1 (stdout), 2 (stderr), 3 (both) or a list as 0:3,1:1, "
-                           "got \"%s\"",
-                           text);
+    return tern__error_set(
+        err, __func__, TERN_E_INVALID,
+        "expected 0 (nothing), 1 (stdout), 2 (stderr), 3 (both) or a list as 0:3,1:1, got \"%s\"", text);
 }
 
 static int take_shown(const tern__cli_option *option, const char *text, tern_error *err)
@@ -265,18 +264,15 @@ static const tern__cli_option options[] = {
              "per GPU"},
     {"nnodes", 0, "N", .take = take_nodes, .to = &job.launch.nodes,
      .help = "hosts (default 1). Start the same command on each, with its own --node-rank; hosts may have "
-             "different "
-             "numbers of ranks"},
+             "different numbers of ranks"},
     {"node-rank", 0, "R", .take = take_int, .to = &job.launch.node, .most = TERN__LAUNCH_RANKS - 1,
      .help = "this host's number, from 0"},
     {"master-addr", 0, "ADDR", .take = take_addr, .to = &job.launch.addr,
      .help = "address of host 0 (default 127.0.0.1), which listens only there; if host 0 resolves this name "
-             "to its "
-             "loopback address, it listens on all addresses"},
+             "to its loopback address, it listens on all addresses"},
     {"master-port", 0, "PORT", .take = take_int, .to = &job.launch.port, .most = PORT_MOST,
      .help = "port at which the hosts meet (default 29500), later free for the program; on one host the "
-             "default is a "
-             "free port"},
+             "default is a free port"},
     {"rdzv-endpoint", 0, "ADDR[:PORT]", .take = take_endpoint, .to = &job.launch.addr,
      .help = "--master-addr and --master-port in one"},
     {"local-addr", 0, "ADDR", .take = take_text, .to = &job.launch.at_addr,
@@ -284,12 +280,10 @@ static const tern__cli_option options[] = {
              "ranks"},
     {"secret-file", 0, "PATH", .take = take_secret_file, .to = job.launch.key,
      .help = "a file of 64 hex digits, the same on all hosts, readable only by its owner; or set TERN_SECRET "
-             "in the "
-             "environment. Without a secret, a job of several hosts is not authenticated"},
+             "in the environment. Without a secret, a job of several hosts is not authenticated"},
     {"rdzv-conf", 0, "NAME=VALUE,..", .take = take_conf, .to = &job.meeting,
-     .help =
-         "timeout: seconds for all hosts to join (900); keep_alive_interval (5) times keep_alive_max_attempt "
-         "(3): seconds of silence after which a host is lost"},
+     .help = "timeout: seconds for all hosts to join (900); keep_alive_interval (5) times "
+             "keep_alive_max_attempt (3): seconds of silence after which a host is lost"},
     {"rdzv-id", 0, "ID", .take = take_run_id, .to = &job.launch.run_id,
      .help = "TORCHELASTIC_RUN_ID; must be the same on all hosts (default none)"},
     {"run-id", 0, "ID", .take = take_run_id, .to = &job.launch.run_id, .help = "same as --rdzv-id"},
@@ -301,8 +295,7 @@ static const tern__cli_option options[] = {
          "restart all ranks of all hosts up to N times after a failure (default 0); host 0's value counts"},
     {"grace", 0, "SECONDS", .take = take_seconds, .to = &job.grace,
      .help = "time from SIGTERM, or a signal that is passed on, to SIGKILL (default 5 after a rank has "
-             "failed, 30 "
-             "after a signal to tern run)"},
+             "failed, 30 after a signal to tern run)"},
     {"shutdown-timeout", 0, "SECONDS", .take = take_seconds, .to = &job.grace, .help = "same as --grace"},
 
     {.help = "Output"},
@@ -320,11 +313,9 @@ static const tern__cli_option options[] = {
 
     {.help = "The program"},
     {"bind", 0, "none|core|auto", .take = take_bind, .to = &job.bind,
-     .help =
-         "core: bind each rank to its own share of the cores, for a machine that runs only this job; auto: "
-         "do so "
-         "if there are several ranks, at least one core for each, and no other limit (taskset, a container, "
-         "OMP_PLACES, OMP_PROC_BIND). Default none"},
+     .help = "core: bind each rank to its own share of the cores, for a machine that runs only this job; "
+             "auto: do so if there are several ranks, at least one core for each, and no other limit "
+             "(taskset, a container, OMP_PLACES, OMP_PROC_BIND). Default none"},
     {"pass-local-rank", 0, NULL, .on = &job.passes_local_rank,
      .help = "give the program --local-rank=N as its first argument"},
 
@@ -365,12 +356,10 @@ static const tern__cli_option options[] = {
 const tern__cli_page tern__run_page = {
     "PROGRAM [ARGUMENTS]",
     "Starts PROGRAM as N ranks on this host, or on each of several hosts. Rank 0 uses this terminal; lines "
-    "of "
-    "the other ranks start with \"[RANK] \". If a rank fails, tern run reports it, ends the other ranks and "
-    "exits with its exit code (128 + signal). Processes that a rank leaves behind are killed only after a "
-    "failure. SIGUSR1 and SIGUSR2, which batch systems send as a warning, are passed on to the ranks and do "
-    "not "
-    "end the job.\n"
+    "of the other ranks start with \"[RANK] \". If a rank fails, tern run reports it, ends the other ranks "
+    "and exits with its exit code (128 + signal). Processes that a rank leaves behind are killed only after "
+    "a failure. SIGUSR1 and SIGUSR2, which batch systems send as a warning, are passed on to the ranks and "
+    "do not end the job.\n"
     "\n"
     "    tern run -n 4 ./train                         one host\n"
     "    tern run -n 4 python3 train.py                a Python program\n"
@@ -392,11 +381,10 @@ const tern__cli_page tern__run_page = {
 static int check_nodes(tern__launch *launch, bool is_standalone, bool lacks_number, tern_error *err)
 {
     if (launch->nodes > 1 && lacks_number)
-        return tern__error_set(
-            err, __func__, TERN_E_INVALID,
-            "--rdzv-backend c10d: hosts are not numbered by their arrival here: give each its "
-            "--node-rank, 0 to %d; they meet at host 0",
-            launch->nodes - 1);
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "--rdzv-backend c10d: hosts are not numbered by their arrival here: give each "
+                               "its --node-rank, 0 to %d; they meet at host 0",
+                               launch->nodes - 1);
     if (launch->nodes > 1 && is_standalone)
         return tern__error_set(err, __func__, TERN_E_INVALID, "--standalone is for one host, got --nnodes %d",
                                launch->nodes);

@@ -10,6 +10,7 @@ import sys
 import time
 
 from busy import without_slow_ranks
+from folder import InFolder
 
 TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
 PARTS = os.path.join(os.environ["TERN_BUILD"], "bench_parts")
@@ -128,6 +129,27 @@ def screen(text, columns=80):
     return shown if shown[-1] else shown[:-1]
 
 
+def ready_pids(folder, ranks):
+    """Returns the pids of the ranks once all are ready."""
+    names = [os.path.join(folder, f"ready{rank}") for rank in range(ranks)]
+    until(lambda: all(map(os.path.exists, names)), "all ranks ready")
+    return [int(read(name)) for name in names]
+
+
+class Launchers(InFolder):
+    """A test of several launchers in the background, whose ranks write into its folder."""
+
+    def end(self, launcher):
+        if launcher.poll() is None:
+            launcher.kill()
+        launcher.wait()
+        launcher.stdout.close()
+        launcher.stderr.close()
+
+    def pids(self, ranks):
+        return ready_pids(self.folder, ranks)
+
+
 class Job:
     """A launcher in the background. A rank that is ready writes its pid into a file named after it."""
 
@@ -139,10 +161,7 @@ class Job:
     READY = "with open('ready.tmp%d' % rank, 'w') as file: file.write(str(os.getpid()))\nos.rename('ready.tmp%d' % rank, 'ready%d' % rank)\n"
 
     def pids(self):
-        """Returns the pids of the ranks once all are ready."""
-        names = [os.path.join(self.folder, f"ready{rank}") for rank in range(self.ranks)]
-        until(lambda: all(map(os.path.exists, names)), "all ranks ready")
-        return [int(read(name)) for name in names]
+        return ready_pids(self.folder, self.ranks)
 
     def end(self):
         """Returns (exit code, stdout, stderr)."""

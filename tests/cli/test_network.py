@@ -9,7 +9,6 @@ import sys
 
 import job
 import skips
-from folder import InFolder
 
 sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
 from network import ADDRESSES, Hosts  # noqa: E402
@@ -46,7 +45,7 @@ class BridgedHosts(Hosts):
             subprocess.run(["ip", "-n", self.names[0], *words], check=True)
 
 
-class Network(InFolder):
+class Network(job.Launchers):
     def setUp(self):
         super().setUp()
         network = contextlib.ExitStack()
@@ -66,18 +65,6 @@ class Network(InFolder):
         launcher = subprocess.Popen(self.hosts.command(node, *line), text=True, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(self.end, launcher)
         return launcher
-
-    def end(self, launcher):
-        if launcher.poll() is None:
-            launcher.kill()
-        launcher.wait()
-        launcher.stdout.close()
-        launcher.stderr.close()
-
-    def pids(self, ranks):
-        names = [os.path.join(self.folder, f"ready{rank}") for rank in range(ranks)]
-        job.until(lambda: all(map(os.path.exists, names)), "all ranks ready")
-        return [int(job.read(name)) for name in names]
 
     def until_dead(self, pids):
         job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead")

@@ -13,7 +13,6 @@ import time
 
 import job
 import skips
-from folder import InFolder
 
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
@@ -28,7 +27,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-class Case(InFolder):
+class Case(job.Launchers):
     def setUp(self):
         super().setUp()
         self.port = free_port()
@@ -45,13 +44,6 @@ class Case(InFolder):
         self.addCleanup(self.end, launcher)
         return launcher
 
-    def end(self, launcher):
-        if launcher.poll() is None:
-            launcher.kill()
-        launcher.wait()
-        launcher.stdout.close()
-        launcher.stderr.close()
-
     def finish(self, *launchers):
         """Returns (exit code, stdout, stderr) of each launcher."""
         results = []
@@ -59,11 +51,6 @@ class Case(InFolder):
             out, err = launcher.communicate(timeout=job.GIVE_UP)
             results.append((launcher.returncode, out, err))
         return results
-
-    def pids(self, ranks):
-        names = [os.path.join(self.folder, f"ready{rank}") for rank in range(ranks)]
-        job.until(lambda: all(map(os.path.exists, names)), "all ranks ready")
-        return [int(job.read(name)) for name in names]
 
 
 class Meeting(Case):

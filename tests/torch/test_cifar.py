@@ -1,8 +1,6 @@
 """tern_cifar_open on files in the binary format, written as its page describes it."""
 import ctypes
 import os
-import tempfile
-import unittest
 
 import numpy as np
 import torch
@@ -10,6 +8,7 @@ import torch
 import datasets
 import skips
 import tern
+from folder import InFolder
 
 DRAW = np.random.default_rng(34)
 
@@ -25,16 +24,11 @@ lib.returns(CifarOpts, "tern_cifar_defaults")
 lib.returns(ctypes.POINTER(datasets.Dataset), "tern_cifar_open")
 
 
-class CifarTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = folder.name
-
+class CifarTest(InFolder):
     def put(self, name, count, classes):
         labels = np.stack([DRAW.integers(0, n, count) for n in classes], 1).astype(np.uint8)
         pixels = DRAW.integers(0, 256, (count, 3, 32, 32)).astype(np.uint8)
-        with open(os.path.join(self.root, name), "wb") as file:
+        with open(os.path.join(self.folder, name), "wb") as file:
             for i in range(count):
                 file.write(labels[i].tobytes() + pixels[i].tobytes())
         return pixels, labels
@@ -43,7 +37,7 @@ class CifarTest(unittest.TestCase):
         opts = lib.tern_cifar_defaults()
         for name, value in options.items():
             setattr(opts, name, value)
-        return lib.check("tern_cifar_open", self.root.encode(), ctypes.byref(opts))
+        return lib.check("tern_cifar_open", self.folder.encode(), ctypes.byref(opts))
 
     def expect(self, pixels, labels, count, **options):
         dataset = self.open(**options)
@@ -75,7 +69,7 @@ class CifarTest(unittest.TestCase):
 
     def test_what_is_wrong(self):
         self.refused(-5, "cannot open .*/data_batch_1.bin: No such file")
-        path = os.path.join(self.root, "test_batch.bin")
+        path = os.path.join(self.folder, "test_batch.bin")
         for size in (0, 3072, 3 * 3073 - 1):
             self.put("test_batch.bin", 3, (10,))
             os.truncate(path, size)

@@ -4,8 +4,6 @@ formulas."""
 import ctypes
 import math
 import os
-import tempfile
-import unittest
 
 import numpy as np
 import PIL.Image
@@ -16,6 +14,7 @@ import datasets
 import images
 import skips
 import tern
+from folder import InFolder
 from test_augment import GOLDEN, WORD, mix
 
 DRAW = np.random.default_rng(32)
@@ -96,14 +95,9 @@ def random_part(key, height, width, scale, ratio):
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-class ImageFolderTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = folder.name
-
+class ImageFolderTest(InFolder):
     def put(self, name, height=9, width=7, mode="RGB", **options):
-        path = os.path.join(self.root, name)
+        path = os.path.join(self.folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         channels = len(mode)
         data = DRAW.integers(0, 256, (height, width, channels)).astype(np.uint8)
@@ -113,12 +107,12 @@ class ImageFolderTest(unittest.TestCase):
         """Sub-folders, unusual names, links, upper-case extensions, and files that are not samples."""
         for name in ("b/2.png", "b/10.jpg", "b/sub/a.JPEG", "b/sub/z/a.png", "b/sub.x/q.png", "B/x.Tiff", "ä/é.jpg", "b/.h.png"):
             self.put(name)
-        os.symlink(os.path.join(self.root, "b"), os.path.join(self.root, "c"))
+        os.symlink(os.path.join(self.folder, "b"), os.path.join(self.folder, "c"))
         for name in ("notes.txt", "b/readme.md", "b/png"):
-            with open(os.path.join(self.root, name), "w", encoding="utf8") as file:
+            with open(os.path.join(self.folder, name), "w", encoding="utf8") as file:
                 file.write("no picture")
-        theirs = torchvision.datasets.ImageFolder(self.root)
-        ours = Folder(self.root, crop=(4, 4), resize=4)
+        theirs = torchvision.datasets.ImageFolder(self.folder)
+        ours = Folder(self.folder, crop=(4, 4), resize=4)
         self.assertEqual(ours.classes, theirs.classes)
         self.assertEqual(ours.dataset.contents.classes, len(theirs.classes))
         self.assertEqual([ours.path(i) for i in range(len(ours))], [path for path, _ in theirs.samples])
@@ -134,7 +128,7 @@ class ImageFolderTest(unittest.TestCase):
             self.put(f"b/{i:02}.jpg", height, width, "L")
             self.put(f"c/{i:02}.png", height, width, "RGBA")
             self.put(f"c/{i:02}.jpg", height, width, "CMYK")
-        return torchvision.datasets.ImageFolder(self.root)
+        return torchvision.datasets.ImageFolder(self.folder)
 
     def expect(self, got, want):
         np.testing.assert_array_equal(got.view(np.uint32), functional.to_tensor(want).numpy().view(np.uint32))
@@ -142,7 +136,7 @@ class ImageFolderTest(unittest.TestCase):
     def test_resize_and_center_crop(self):
         theirs = self.various()
         for resize, crop in ((32, (32, 32)), (40, (32, 28)), (33, (17, 33)), (5, (1, 1))):
-            ours = Folder(self.root, resize=resize, crop=crop)
+            ours = Folder(self.folder, resize=resize, crop=crop)
             self.assertEqual(ours.shape, (3, *crop))
             for i in range(len(ours)):
                 picture, label = theirs[i]
@@ -156,7 +150,7 @@ class ImageFolderTest(unittest.TestCase):
             scale = tuple(sorted(DRAW.uniform(0.05, 1, 2)))
             ratio = tuple(sorted(DRAW.uniform(0.3, 3, 2)))
             seed, epoch = int(DRAW.integers(0, 2**63)), int(DRAW.integers(0, 1000))
-            ours = Folder(self.root, crop=crop, random=True, scale=scale, ratio=ratio, seed=seed)
+            ours = Folder(self.folder, crop=crop, random=True, scale=scale, ratio=ratio, seed=seed)
             for i in range(len(ours)):
                 picture = theirs[i][0]
                 key = mix(mix(mix(seed) + epoch & WORD) + i & WORD)
@@ -173,7 +167,7 @@ class ImageFolderTest(unittest.TestCase):
         parts = set()
         for trial in range(12):
             random = bool(trial % 2)
-            ours = Folder(self.root, crop=(16, 12), resize=20, random=random, seed=trial, draft=True)
+            ours = Folder(self.folder, crop=(16, 12), resize=20, random=random, seed=trial, draft=True)
             for i in range(5):
                 picture, key = PIL.Image.open(ours.path(i)), mix(mix(mix(trial) + 0 & WORD) + i & WORD)
                 small = lambda p: random_part(key, p.height, p.width, (0.08, 1), (3 / 4, 4 / 3))[2:] if random else p.size[::-1]
@@ -203,24 +197,24 @@ class ImageFolderTest(unittest.TestCase):
     def test_grey(self):
         self.put("a/a.png", 50, 60)
         self.put("a/b.png", 50, 60, "L")
-        ours = Folder(self.root, channels=1, resize=20, crop=(20, 20))
+        ours = Folder(self.folder, channels=1, resize=20, crop=(20, 20))
         for i, name in enumerate(("a/a.png", "a/b.png")):
-            picture = PIL.Image.open(os.path.join(self.root, name)).convert("L")
+            picture = PIL.Image.open(os.path.join(self.folder, name)).convert("L")
             self.expect(ours.sample(i)[0], functional.center_crop(functional.resize(picture, 20), 20))
 
     # ---- what is wrong ----
 
     def refused(self, code, text, **options):
         with self.assertRaisesRegex(tern.TernError, text) as caught:
-            Folder(self.root, **options)
+            Folder(self.folder, **options)
         self.assertEqual(caught.exception.code, code)
 
     def test_no_samples(self):
         self.refused(-5, "has no subfolders, expected one per class")
-        os.mkdir(os.path.join(self.root, "empty"))
+        os.mkdir(os.path.join(self.folder, "empty"))
         self.put("full/a.png")
         self.refused(-5, "there is no image in .*/empty")
-        self.root = os.path.join(self.root, "nowhere")
+        self.folder = os.path.join(self.folder, "nowhere")
         self.refused(-5, "cannot read the folder .*/nowhere: No such file or directory")
 
     def test_options(self):
@@ -233,16 +227,16 @@ class ImageFolderTest(unittest.TestCase):
 
     def test_bad_pictures_are_named(self):
         self.put("a/a.jpg", 100, 100)
-        path = os.path.join(self.root, "a/a.jpg")
+        path = os.path.join(self.folder, "a/a.jpg")
         with open(path, "rb") as file:
             data = file.read()
         with open(path, "wb") as file:
             file.write(data[: len(data) // 2])
-        with open(os.path.join(self.root, "a/b.bmp"), "wb") as file:
+        with open(os.path.join(self.folder, "a/b.bmp"), "wb") as file:
             file.write(b"BM")
-        os.symlink("/nowhere", os.path.join(self.root, "a/c.png"))
-        images.save(os.path.join(self.root, "a/d.png"), np.zeros((4, 4), np.uint16))
-        ours = Folder(self.root, crop=(4, 4), resize=4)
+        os.symlink("/nowhere", os.path.join(self.folder, "a/c.png"))
+        images.save(os.path.join(self.folder, "a/d.png"), np.zeros((4, 4), np.uint16))
+        ours = Folder(self.folder, crop=(4, 4), resize=4)
         for index, (code, text) in enumerate(
             [(-6, "a/a.jpg: Premature end of JPEG file"), (-6, "a/b.bmp is not an image"), (-5, "cannot open .*/a/c.png"), (-9, "a/d.png: expected 8 bits")]
         ):
