@@ -30,7 +30,7 @@ def functions_below(folders):
     for line in text.splitlines():
         name, path, _, *fields = line.split("\t")
         values = dict(field.split(":", 1) for field in fields if ":" in field)
-        if "end" in values:
+        if "end" in values and not name.startswith("__"):  # __launch_bounds__ is no function
             yield Function(name, pathlib.Path(path), int(values["end"]) - int(values["line"]) + 1, "file" in values)
 
 
