@@ -270,7 +270,7 @@ static int run_node(tern_scope *scope, tern__node *node)
     return status;
 }
 
-static int run_all(tern_scope *scope, tern__node *newest)
+static int run_tape(tern_scope *scope, tern__node *newest)
 {
     for (tern__node *node = newest; node && scope->marked; node = node->previous) {
         int status = node->marked ? run_node(scope, node) : TERN_OK;
@@ -406,7 +406,7 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
     status = mark_all(scope, loss->node);
     if (!status) status = begin_all(scope, loss);
     if (!status) status = seed_loss(scope, loss);
-    if (!status) status = run_all(scope, loss->node);
+    if (!status) status = run_tape(scope, loss->node);
     scope->backward_ended = tern__now_ns();
     if (!status) status = end_all(scope);
     if (!status && scope->trace) trace_all(scope);
@@ -438,7 +438,7 @@ int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, 
     for (int i = 0; i < count && !status; i++)
         if (dy[i].data) status = seed_result(scope, outs[i], &dy[i]);
     if (!status) status = mark_all(scope, scope->tape);
-    if (!status) status = run_all(scope, scope->tape);
+    if (!status) status = run_tape(scope, scope->tape);
     if (status && !scope->role.slots) forget_pending(scope);
     return status;
 }

@@ -56,7 +56,7 @@ int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline)
 }
 
 /* Waits after EAGAIN. Returns 0 to try again, or -errno. */
-static int wait_for(int fd, short events, int64_t deadline)
+static int poll_until(int fd, short events, int64_t deadline)
 {
     struct pollfd poll_fd = {.fd = fd, .events = events};
     int ready = tern__poll(&poll_fd, 1, deadline);
@@ -67,7 +67,7 @@ static int wait_for(int fd, short events, int64_t deadline)
 /* Waits for a started connect. Returns 0 or -errno. */
 static int await_connected(int fd, int64_t deadline)
 {
-    int native = 0, status = wait_for(fd, POLLOUT, deadline);
+    int native = 0, status = poll_until(fd, POLLOUT, deadline);
     socklen_t size = sizeof(native);
     if (status) return status;
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &native, &size) ? -errno : -native;
@@ -91,7 +91,7 @@ static bool is_network(const struct sockaddr *at)
     return at->sa_family == AF_INET || at->sa_family == AF_INET6;
 }
 
-static socklen_t size_of(const struct sockaddr *at)
+static socklen_t iov_size(const struct sockaddr *at)
 {
     return at->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 }
@@ -99,7 +99,7 @@ static socklen_t size_of(const struct sockaddr *at)
 void tern__address_host(const struct sockaddr *at, char *text, size_t size)
 {
     bool is_written =
-        is_network(at) && !getnameinfo(at, size_of(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
+        is_network(at) && !getnameinfo(at, iov_size(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
     if (!is_written) snprintf(text, size, "an unknown address");
 }
 
@@ -165,7 +165,7 @@ int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline)
             at += sent;
             bytes -= (size_t)sent;
         } else if (errno == EAGAIN) {
-            int status = wait_for(fd, POLLOUT, deadline);
+            int status = poll_until(fd, POLLOUT, deadline);
             if (status) return status;
         } else if (errno != EINTR) {
             return -errno;
@@ -184,7 +184,7 @@ int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline)
             at += got;
             bytes -= (size_t)got;
         } else if (errno == EAGAIN) {
-            int status = wait_for(fd, POLLIN, deadline);
+            int status = poll_until(fd, POLLIN, deadline);
             if (status) return status;
         } else if (errno != EINTR) {
             return -errno;

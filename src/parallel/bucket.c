@@ -31,7 +31,7 @@ static bool are_alike(const tern_ddp *ddp, int place, int other)
 }
 
 /* Returns the bucket that starts at `first`. */
-static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
+static tern__bucket bucket_cut(const tern_ddp *ddp, int first, size_t cap)
 {
     tern__bucket bucket = {.first = first, .dtype = leaf_dtype(ddp, first)};
     int total = ddp->leaf_count;
@@ -97,7 +97,7 @@ void tern__bucket_plan(tern_ddp *ddp)
     for (int first = 0; first < ddp->leaf_count;) {
         size_t cap = ddp->bucket_count ? ddp->opts.bucket_bytes : ddp->opts.first_bucket_bytes;
         tern__bucket *bucket = &ddp->buckets[ddp->bucket_count];
-        *bucket = cut(ddp, first, cap);
+        *bucket = bucket_cut(ddp, first, cap);
         bucket->extents = next;
         bucket->extent_count = fill_extents(ddp, bucket, next);
         next += bucket->extent_count;

@@ -65,7 +65,7 @@ static int open_devices(tern_data_parallel *parallel, tern_error *err)
     return parallel->own ? TERN_OK : TERN_E_MEMORY;
 }
 
-static int build(tern_data_parallel *parallel, tern_error *err)
+static int data_parallel_build(tern_data_parallel *parallel, tern_error *err)
 {
     parallel->count = parallel->opts.device_count;
     int status = parallel->opts.devices ? TERN_OK : open_devices(parallel, err);
@@ -100,7 +100,7 @@ tern_data_parallel *tern_data_parallel_new(tern_module *module, const tern_data_
     tern_data_parallel *parallel = tern__alloc(sizeof(*parallel), __func__, err);
     if (!parallel) return NULL;
     *parallel = (tern_data_parallel){.module = module, .opts = opts};
-    if (build(parallel, &why) == TERN_OK) return parallel;
+    if (data_parallel_build(parallel, &why) == TERN_OK) return parallel;
     tern_data_parallel_free(parallel);
     if (err) *err = why;
     return NULL;

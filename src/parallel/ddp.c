@@ -42,7 +42,7 @@ static int check_opts(const tern_ddp_opts *opts, tern_error *err)
     return TERN_OK;
 }
 
-static int check(tern_module *module, const tern_ddp_opts *opts, tern_error *err)
+static int ddp_check(tern_module *module, const tern_ddp_opts *opts, tern_error *err)
 {
     tern__seal *seal = tern__module_root(module)->tree->seal;
     if (tern__module_root(module) != module)
@@ -180,7 +180,7 @@ static size_t choose_bucket_bytes(const tern_ddp *ddp)
 }
 
 /* The last step waits for all ranks, so that none returns a ddp that another one has failed to make. */
-static int build(tern_ddp *ddp, tern_error *err)
+static int ddp_build(tern_ddp *ddp, tern_error *err)
 {
     if (!ddp->opts.bucket_bytes) ddp->opts.bucket_bytes = choose_bucket_bytes(ddp);
     int status = make_arrays(ddp, err);
@@ -198,7 +198,7 @@ static int build(tern_ddp *ddp, tern_error *err)
 static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_opts *user, tern_error *err)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
-    if (tern__opts_read(&opts, sizeof(opts), user, "tern_ddp_new", err) || check(module, &opts, err))
+    if (tern__opts_read(&opts, sizeof(opts), user, "tern_ddp_new", err) || ddp_check(module, &opts, err))
         return NULL;
     tern__seal *seal = tern__module_seal(module, err);
     tern_ddp *ddp = seal ? tern__alloc(sizeof(*ddp), "tern_ddp_new", err) : NULL;
@@ -210,7 +210,7 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
                       .opts = opts,
                       .number = ++group->next_owner,
                       .sync = true};
-    if (build(ddp, err) == TERN_OK) return ddp;
+    if (ddp_build(ddp, err) == TERN_OK) return ddp;
     tern_ddp_free(ddp);
     return NULL;
 }

@@ -110,7 +110,7 @@ static void share_choices(tern__pass *pass)
     }
 }
 
-static void run_all(tern__pass *pass, void (*fn)(void *replica))
+static void run_replicas(tern__pass *pass, void (*fn)(void *replica))
 {
     tern__replica *replicas = pass->parallel->replicas;
     tern__device_rest(pass->scope->device);
@@ -165,7 +165,7 @@ static void forward(void *self)
 int tern__replicas_forward(tern__pass *pass)
 {
     if (bring_models(pass)) return pass->scope->error.code;
-    run_all(pass, forward);
+    run_replicas(pass, forward);
     uint64_t draws = pass->scope->draws;
     for (int i = 0; i < pass->count; i++) draws = TERN__MAX(draws, pass->parallel->replicas[i].scope->draws);
     pass->scope->draws = draws;
@@ -188,7 +188,7 @@ static void backward(void *self)
 int tern__replicas_backward(tern__pass *pass)
 {
     if (bring_gradients(pass)) return pass->scope->error.code;
-    run_all(pass, backward);
+    run_replicas(pass, backward);
     return first_error(pass, "tern_backward");
 }
 
@@ -281,7 +281,7 @@ int tern__replicas_sum(tern__pass *pass)
     if (away)
         sum_by_kernels(pass);
     else
-        run_all(pass, sum);
+        run_replicas(pass, sum);
     for (int i = 1; i < pass->count; i++)
         for (int k = 0; k < pass->leaf_count; k++)
             pass->parallel->replicas[i].slots[pass->leaves[k]->index].fresh = false;

@@ -56,7 +56,7 @@ tern__view tern__chunk_of(const tern__pass *pass, int i, int part, const tern__v
 }
 
 /* Sets the length of tensor i's chunks, which limits how many replicas take part. */
-static int cut(tern__pass *pass, int i)
+static int scatter_cut(tern__pass *pass, int i)
 {
     char shape[TERN__SHAPE_TEXT];
     int dim = pass->parallel->opts.dim, devices = pass->parallel->count;
@@ -123,7 +123,7 @@ int tern__scatter(tern__pass *pass, tern_value input)
     list_tensors(input, pass->x, &at);
     for (int i = 0; i < pass->x_count && !status; i++) {
         bool enters = TERN__ENTER(pass->scope, "tern_data_parallel_forward", 1, &pass->x[i]);
-        status = enters ? cut(pass, i) : pass->scope->error.code;
+        status = enters ? scatter_cut(pass, i) : pass->scope->error.code;
     }
     for (int p = 0; p < pass->count && !status; p++) status = fill_part(pass, p, input);
     return status;

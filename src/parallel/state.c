@@ -71,7 +71,7 @@ static int send(tern_ddp *ddp, stretch *s, int root, tern_error *err)
     return status ? status : closed;
 }
 
-static int add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, int root, tern_error *err)
+static int state_add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, int root, tern_error *err)
 {
     size_t begin = (size_t)((char *)view->data - base), end = begin + tern__view_bytes(view);
     bool is_next = s->base == base && tern__align_up(s->end, TERN__LINE) == begin;
@@ -87,12 +87,12 @@ int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
     int status = TERN_OK;
     for (int k = 0; k < seal->leaf_count && !status; k++)
         if (ddp->bucket_of[k] >= 0)
-            status = add(ddp, &s, seal->ranges[seal->range_of[k]].params, &seal->leaves[k]->parameter->view,
-                         root, err);
+            status = state_add(ddp, &s, seal->ranges[seal->range_of[k]].params,
+                               &seal->leaves[k]->parameter->view, root, err);
     for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
         const tern__view *view = tern__state_buffer(ddp, i);
         char *alone = view && tern__memory_device(view->data) ? view->data : NULL; /* in a device's memory */
-        if (view) status = add(ddp, &s, alone ? alone : seal->buffers, view, root, err);
+        if (view) status = state_add(ddp, &s, alone ? alone : seal->buffers, view, root, err);
     }
     if (!status) status = send(ddp, &s, root, err);
     tern__seal_touch(seal);

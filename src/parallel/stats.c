@@ -69,7 +69,7 @@ const tern__ddp_part tern__stats_part = {
 
 /* ---- for the user ---- */
 
-static tern_ddp_times mean_of(const struct tern__stats *stats)
+static tern_ddp_times stats_mean(const struct tern__stats *stats)
 {
     int64_t n = stats->iterations ? (int64_t)stats->iterations : 1;
     return (tern_ddp_times){stats->sum.forward / n, stats->sum.backward / n, stats->sum.communication / n,
@@ -93,7 +93,7 @@ static tern_ddp_stats stats_of(const tern_ddp *ddp)
                           .has_rebuilt = ddp->rebuilt,
                           .broadcast_buffers = ddp->opts.broadcast_buffers,
                           .last = stats->last,
-                          .mean = mean_of(stats)};
+                          .mean = stats_mean(stats)};
     out.slow_rank = tern__straggler_rank(ddp, &out.slow_share);
     for (int b = 0; b < ddp->bucket_count; b++) out.parameter_bytes += ddp->buckets[b].bytes;
     return out;

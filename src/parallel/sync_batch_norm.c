@@ -46,7 +46,7 @@ static int gather(const tern__batch_norm_sync *sync, tern_scope *scope, const te
  * gradients are those of this rank's loss alone. So the gradients of other ranks' losses with respect to this
  * rank's data are multiplied by those ranks' weights over its own. With weight 0 nothing counts, not even a
  * NaN. */
-static bool scale(tern_scope *scope, const tern__view *sums, double factor)
+static bool scale_sums(tern_scope *scope, const tern__view *sums, double factor)
 {
     const tern__unscale_attr attr = {factor};
     tern__call call = {.kernel = TERN__UNSCALE, .in = {sums}, .out = {sums}, .attr = &attr};
@@ -91,10 +91,10 @@ static int average(const tern__batch_norm_sync *sync, tern_scope *scope, const t
 {
     tern_error err = {0};
     double weight = weight_of(sync);
-    if (!scale(scope, sums, weight)) return scope->error.code;
+    if (!scale_sums(scope, sums, weight)) return scope->error.code;
     if (tern_all_reduce(sync->group, sums->data, (size_t)sums->shape[0], TERN_F64, TERN_SUM, &err))
         tern__scope_fail_with(scope, &err);
-    else if (scale(scope, sums, weight > 0 ? 1 / weight : 0))
+    else if (scale_sums(scope, sums, weight > 0 ? 1 / weight : 0))
         divide(scope, sums, count);
     return scope->error.code;
 }

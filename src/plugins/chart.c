@@ -18,7 +18,7 @@ typedef struct axis {
     double from, to;        /* pixels                                 */
 } axis;
 
-static double place(const axis *a, double value)
+static double chart_place(const axis *a, double value)
 {
     return a->from + (value - a->low) / (a->high - a->low) * (a->to - a->from);
 }
@@ -102,7 +102,7 @@ static void draw_axes(cairo_t *cr, const axis *x, const axis *y)
     cairo_text_extents_t size;
     cairo_set_line_width(cr, 1);
     for (int i = 0; i <= tick_count(y); i++) {
-        double at = place(y, y->low + i * y->step);
+        double at = chart_place(y, y->low + i * y->step);
         grey(cr, i ? 0.88 : 0.35);
         draw_line(cr, x->from, at, x->to, at);
         tick_text(y, i, text, sizeof(text));
@@ -112,7 +112,7 @@ static void draw_axes(cairo_t *cr, const axis *x, const axis *y)
         cairo_show_text(cr, text);
     }
     for (int i = 0; i <= tick_count(x); i++) {
-        double at = place(x, x->low + i * x->step);
+        double at = chart_place(x, x->low + i * x->step);
         grey(cr, 0.35);
         draw_line(cr, at, y->from, at, y->from + 5);
         tick_text(x, i, text, sizeof(text));
@@ -142,8 +142,9 @@ static void draw_labels(cairo_t *cr, const tern_chart *chart)
 static void draw_band(cairo_t *cr, const tern_curve *c, const axis *x, const axis *y)
 {
     cairo_new_path(cr); /* drawing text leaves a current point */
-    for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->low[i]));
-    for (int i = c->count - 1; i >= 0; i--) cairo_line_to(cr, place(x, c->x[i]), place(y, c->high[i]));
+    for (int i = 0; i < c->count; i++) cairo_line_to(cr, chart_place(x, c->x[i]), chart_place(y, c->low[i]));
+    for (int i = c->count - 1; i >= 0; i--)
+        cairo_line_to(cr, chart_place(x, c->x[i]), chart_place(y, c->high[i]));
     cairo_close_path(cr);
     cairo_fill(cr);
 }
@@ -153,7 +154,7 @@ static void draw_curve(cairo_t *cr, const tern_curve *c, const axis *x, const ax
     cairo_set_line_width(cr, 2.2);
     cairo_set_line_join(cr, CAIRO_LINE_JOIN_ROUND);
     cairo_new_path(cr);
-    for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->y[i]));
+    for (int i = 0; i < c->count; i++) cairo_line_to(cr, chart_place(x, c->x[i]), chart_place(y, c->y[i]));
     cairo_stroke(cr);
 }
 

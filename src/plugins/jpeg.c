@@ -19,7 +19,7 @@ typedef struct decoder {
     size_t why_size;
 } decoder;
 
-static void fail(j_common_ptr jpeg)
+static void jpeg_fail(j_common_ptr jpeg)
 {
     decoder *d = jpeg->client_data;
     char text[JMSG_LENGTH_MAX];
@@ -35,7 +35,7 @@ static void warn(j_common_ptr jpeg, int level)
     static const int losses[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE,
                                  JWRN_MUST_RESYNC};
     for (size_t i = 0; level < 0 && i < sizeof(losses) / sizeof(*losses); i++)
-        if (jpeg->err->msg_code == losses[i]) fail(jpeg);
+        if (jpeg->err->msg_code == losses[i]) jpeg_fail(jpeg);
 }
 
 /* Some encoders number their restart markers wrongly. All data is there, so any restart marker is taken for
@@ -49,7 +49,7 @@ static boolean restart_marker_accept(j_decompress_ptr jpeg, int wanted)
     return TRUE;
 }
 
-static void decoder_free(void *data)
+static void jpeg_decoder_free(void *data)
 {
     decoder *d = data;
     jpeg_destroy_decompress(&d->jpeg);
@@ -63,16 +63,16 @@ static int create(decoder *d)
     return 0;
 }
 
-static void *decoder_new(void)
+static void *jpeg_decoder_new(void)
 {
     decoder *d = calloc(1, sizeof(*d));
     if (!d) return NULL;
     d->jpeg.err = jpeg_std_error(&d->errors);
     d->jpeg.client_data = d;
-    d->errors.error_exit = fail;
+    d->errors.error_exit = jpeg_fail;
     d->errors.emit_message = warn;
     if (!create(d)) return d;
-    decoder_free(d);
+    jpeg_decoder_free(d);
     return NULL;
 }
 
@@ -140,7 +140,8 @@ static int check_size(const decoder *d)
     return TERN_E_FORMAT;
 }
 
-static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
+static int jpeg_begin(void *data, const tern_image_request *request, tern_image *image, char *why,
+                      size_t why_size)
 {
     decoder *d = data;
     d->why = why;
@@ -212,7 +213,7 @@ TERN_API extern const tern_image_codec tern_image_plugin;
 const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
                                             .size = sizeof(tern_image_codec),
                                             .name = "libjpeg-turbo",
-                                            .decoder_new = decoder_new,
-                                            .decoder_free = decoder_free,
-                                            .begin = begin,
+                                            .decoder_new = jpeg_decoder_new,
+                                            .decoder_free = jpeg_decoder_free,
+                                            .begin = jpeg_begin,
                                             .read = read};

@@ -38,7 +38,7 @@ enum { SHORT_BYTES = 768 };
 
 /* ---- errors ---- */
 
-static int fail(int status, const char *text, char *why, size_t why_size)
+static int mpi_fail(int status, const char *text, char *why, size_t why_size)
 {
     snprintf(why, why_size, "%s", text);
     return status;
@@ -283,12 +283,12 @@ static int initialize(double timeout_s, char *why, size_t why_size)
     int provided = MPI_THREAD_SINGLE;
     patience p = {.timeout_s = timeout_s};
     show_library();
-    if (!start_patience(&p)) return fail(TERN_E_SYSTEM, "cannot start a thread", why, why_size);
+    if (!start_patience(&p)) return mpi_fail(TERN_E_SYSTEM, "cannot start a thread", why, why_size);
     int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     end_patience(&p);
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Init_thread", code, why, why_size);
     take_over();
-    if (on_exit(begin_exit, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
+    if (on_exit(begin_exit, NULL)) return mpi_fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
     return TERN_OK;
 }
 
@@ -301,7 +301,7 @@ static int check_thread(char *why, size_t why_size)
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&is_main);
     if (level >= MPI_THREAD_SERIALIZED || is_main) return TERN_OK;
-    return fail(
+    return mpi_fail(
         TERN_E_STATE,
         "the program initialised MPI with MPI_THREAD_FUNNELED or below, so only the thread that did so may "
         "call MPI, and this is another thread: ask MPI_Init_thread for MPI_THREAD_SERIALIZED or "
@@ -309,25 +309,25 @@ static int check_thread(char *why, size_t why_size)
         why, why_size);
 }
 
-static int begin(double timeout_s, char *why, size_t why_size)
+static int mpi_begin(double timeout_s, char *why, size_t why_size)
 {
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (finalized)
-        return fail(TERN_E_STATE, "MPI was finalised, and cannot be initialised again", why, why_size);
+        return mpi_fail(TERN_E_STATE, "MPI was finalised, and cannot be initialised again", why, why_size);
     return is_running() ? check_thread(why, why_size) : initialize(timeout_s, why, why_size);
 }
 
-static int start(double timeout_s, char *why, size_t why_size)
+static int mpi_start(double timeout_s, char *why, size_t why_size)
 {
     pthread_mutex_lock(&life.lock);
-    int status = begin(timeout_s, why, why_size);
+    int status = mpi_begin(timeout_s, why, why_size);
     if (!status) life.users++;
     pthread_mutex_unlock(&life.lock);
     return status;
 }
 
-static void finish(bool failed)
+static void mpi_finish(bool failed)
 {
     pthread_mutex_lock(&life.lock);
     life.users--;
@@ -349,12 +349,12 @@ static int ask_place(MPI_Comm comm, int *rank, int *world, char *why, size_t why
     if (!code) code = MPI_Comm_size(comm, world);
     if (code) return fail_mpi(TERN_E_INVALID, "not a handle of a communicator", code, why, why_size);
     if (!is_inter) return TERN_OK;
-    return fail(TERN_E_INVALID,
-                "expected an intracommunicator, got an intercommunicator (MPI_Intercomm_create)", why,
-                why_size);
+    return mpi_fail(TERN_E_INVALID,
+                    "expected an intracommunicator, got an intercommunicator (MPI_Intercomm_create)", why,
+                    why_size);
 }
 
-static int place_in(int handle, int *rank, int *world, char *why, size_t why_size)
+static int mpi_place_in(int handle, int *rank, int *world, char *why, size_t why_size)
 {
     MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)handle);
     quiet q = be_quiet(comm);
@@ -403,9 +403,9 @@ static int check_finalized(char *why, size_t why_size)
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized) return TERN_OK;
-    return fail(TERN_E_STATE,
-                "MPI_Finalize was called while a group that uses MPI is open: close the group before", why,
-                why_size);
+    return mpi_fail(TERN_E_STATE,
+                    "MPI_Finalize was called while a group that uses MPI is open: close the group before",
+                    why, why_size);
 }
 
 static int message_send(void *state, int peer, int tag, const void *data, size_t bytes,
@@ -442,7 +442,7 @@ static int fail_letter(const letter *l, int code, char *why, size_t why_size)
     return TERN_E_PEER;
 }
 
-static int check_bytes(const letter *l, const MPI_Status *got, char *why, size_t why_size)
+static int mpi_check_bytes(const letter *l, const MPI_Status *got, char *why, size_t why_size)
 {
     int bytes = 0;
     MPI_Get_count(got, MPI_BYTE, &bytes);
@@ -460,7 +460,7 @@ static int message_test(void *state, tern_transport_message *message, char *why,
     int code = MPI_Test(&l->request, &done, &got);
     if (!code && !done) return TERN_PENDING;
     letter_remove(state, l);
-    return code ? fail_letter(l, code, why, why_size) : check_bytes(l, &got, why, why_size);
+    return code ? fail_letter(l, code, why, why_size) : mpi_check_bytes(l, &got, why, why_size);
 }
 
 /* ---- opening and closing ---- */
@@ -492,14 +492,15 @@ static int fail_duplicate(double timeout_s, char *why, size_t why_size)
 static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why, size_t why_size)
 {
     MPI_Request request;
-    double start = seconds(), deadline = start + timeout_s, warn_at = start + warn_seconds(timeout_s);
+    double mpi_start = seconds(), deadline = mpi_start + timeout_s,
+           warn_at = mpi_start + warn_seconds(timeout_s);
     int done = 0, code = MPI_Comm_idup(comm, copy, &request);
     for (int tries = 0; !code && !done; tries++) {
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (code || done) break;
         if (seconds() > deadline) return fail_duplicate(timeout_s, why, why_size);
         if (seconds() > warn_at) {
-            warn_of_wait("MPI_Comm_idup", seconds() - start);
+            warn_of_wait("MPI_Comm_idup", seconds() - mpi_start);
             warn_at = deadline;
         }
         if (tries > 100) pause_briefly();
@@ -527,11 +528,11 @@ static int open_on(transport *t, const tern_transport_place *place, char *why, s
 static void *transport_open(const tern_transport_place *place, int *status, char *why, size_t why_size)
 {
     transport *t = calloc(1, sizeof(*t));
-    *status = t ? TERN_OK : fail(TERN_E_MEMORY, "no memory", why, why_size);
+    *status = t ? TERN_OK : mpi_fail(TERN_E_MEMORY, "no memory", why, why_size);
     if (!t) return NULL;
     if (place->native == -1) {
         free(t);
-        *status = fail(TERN_E_UNSUPPORTED, "the job was not started by MPI", why, why_size);
+        *status = mpi_fail(TERN_E_UNSUPPORTED, "the job was not started by MPI", why, why_size);
         return NULL;
     }
     quiet q = be_quiet(MPI_Comm_f2c((MPI_Fint)place->native));
@@ -612,7 +613,7 @@ const tern_mpi tern_mpi_plugin = {.abi = TERN_MPI_ABI,
                                   .name = NAME,
                                   .transport = &tern_transport_plugin,
                                   .is_running = is_running,
-                                  .start = start,
-                                  .finish = finish,
+                                  .start = mpi_start,
+                                  .finish = mpi_finish,
                                   .world = world_handle,
-                                  .place = place_in};
+                                  .place = mpi_place_in};

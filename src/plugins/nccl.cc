@@ -20,7 +20,7 @@ static int code_of(ncclResult_t result)
 }
 
 /* NCCL's last error says more than the name of the code, but may belong to another call. */
-static int check(ncclResult_t result, ncclComm_t comm, const char *what, tern_error *err)
+static int nccl_check(ncclResult_t result, ncclComm_t comm, const char *what, tern_error *err)
 {
     if (result == ncclSuccess) return TERN_OK;
     if (result == ncclInProgress) return TERN_PENDING;
@@ -35,7 +35,7 @@ static int check(ncclResult_t result, ncclComm_t comm, const char *what, tern_er
 
 /* ---- queries ---- */
 
-static void describe(char *text, size_t size)
+static void nccl_describe(char *text, size_t size)
 {
     int version = 0;
     ncclGetVersion(&version);
@@ -57,7 +57,7 @@ static int make_id(char id[TERN__NCCL_ID], tern_error *err)
 {
     ncclUniqueId unique;
     static_assert(sizeof(unique) == TERN__NCCL_ID, "the size of an id");
-    int status = check(ncclGetUniqueId(&unique), nullptr, "ncclGetUniqueId", err);
+    int status = nccl_check(ncclGetUniqueId(&unique), nullptr, "ncclGetUniqueId", err);
     std::memcpy(id, &unique, sizeof(unique));
     return status;
 }
@@ -74,23 +74,23 @@ static void *open_comm(int index, int rank, int world, int blocks, const char id
     if (blocks) config.maxCTAs = blocks;
     std::memcpy(&unique, id, sizeof(unique));
     cudaSetDevice(index);
-    int status = check(ncclCommInitRankConfig(&comm, world, unique, rank, &config), nullptr,
-                       "ncclCommInitRankConfig", err);
+    int status = nccl_check(ncclCommInitRankConfig(&comm, world, unique, rank, &config), nullptr,
+                            "ncclCommInitRankConfig", err);
     return status < 0 && status != TERN_PENDING ? nullptr : comm;
 }
 
 static int test(void *comm, tern_error *err)
 {
     ncclResult_t state = ncclSuccess;
-    int status = check(ncclCommGetAsyncError((ncclComm_t)comm, &state), (ncclComm_t)comm,
-                       "ncclCommGetAsyncError", err);
-    return status ? status : check(state, (ncclComm_t)comm, "NCCL", err);
+    int status = nccl_check(ncclCommGetAsyncError((ncclComm_t)comm, &state), (ncclComm_t)comm,
+                            "ncclCommGetAsyncError", err);
+    return status ? status : nccl_check(state, (ncclComm_t)comm, "NCCL", err);
 }
 
 /* A non-blocking communicator must be finalized before it is destroyed. */
 static int finalize(void *comm, tern_error *err)
 {
-    return check(ncclCommFinalize((ncclComm_t)comm), (ncclComm_t)comm, "ncclCommFinalize", err);
+    return nccl_check(ncclCommFinalize((ncclComm_t)comm), (ncclComm_t)comm, "ncclCommFinalize", err);
 }
 
 static void destroy(void *comm)
@@ -134,7 +134,7 @@ static bool find_op(const tern__nccl_call *call, ncclRedOp_t *op)
     }
 }
 
-static ncclDataType_t type_of(tern_dtype dtype)
+static ncclDataType_t nccl_type_of(tern_dtype dtype)
 {
     switch (dtype) {
     case TERN_F32: return ncclFloat32;
@@ -162,7 +162,7 @@ static void write_factor(void *to, tern_dtype dtype, double factor)
 
 static ncclResult_t reduce(ncclComm_t comm, const tern__nccl_call *call, ncclRedOp_t op, cudaStream_t stream)
 {
-    ncclDataType_t type = type_of(call->dtype);
+    ncclDataType_t type = nccl_type_of(call->dtype);
     if (call->kind == TERN__NCCL_ALL_REDUCE)
         return ncclAllReduce(call->from, call->to, call->count, type, op, comm, stream);
     if (call->kind == TERN__NCCL_REDUCE)
@@ -176,7 +176,7 @@ static ncclResult_t reduce_by_factor(ncclComm_t comm, const tern__nccl_call *cal
     alignas(8) char factor[8];
     write_factor(factor, call->dtype, call->factor);
     ncclResult_t result =
-        ncclRedOpCreatePreMulSum(&op, factor, type_of(call->dtype), ncclScalarHostImmediate, comm);
+        ncclRedOpCreatePreMulSum(&op, factor, nccl_type_of(call->dtype), ncclScalarHostImmediate, comm);
     if (result != ncclSuccess) return result;
     result = reduce(comm, call, op, stream);
     ncclRedOpDestroy(op, comm);
@@ -185,7 +185,7 @@ static ncclResult_t reduce_by_factor(ncclComm_t comm, const tern__nccl_call *cal
 
 static ncclResult_t move(ncclComm_t comm, const tern__nccl_call *call, cudaStream_t stream)
 {
-    ncclDataType_t type = type_of(call->dtype);
+    ncclDataType_t type = nccl_type_of(call->dtype);
     switch (call->kind) {
     case TERN__NCCL_ALL_GATHER: return ncclAllGather(call->from, call->to, call->count, type, comm, stream);
     case TERN__NCCL_BROADCAST:
@@ -195,7 +195,7 @@ static ncclResult_t move(ncclComm_t comm, const tern__nccl_call *call, cudaStrea
     }
 }
 
-static int run(void *of, const tern__nccl_call *call, void *stream, tern_error *err)
+static int nccl_run(void *of, const tern__nccl_call *call, void *stream, tern_error *err)
 {
     ncclComm_t comm = (ncclComm_t)of;
     cudaStream_t lane = (cudaStream_t)stream;
@@ -209,21 +209,21 @@ static int run(void *of, const tern__nccl_call *call, void *stream, tern_error *
         result = reduce(comm, call, op, lane);
     else
         return tern__error_set(err, "tern_nccl", TERN_E_UNSUPPORTED, "NCCL has no band, bor or bxor");
-    int status = check(result, comm, "NCCL", err);
+    int status = nccl_check(result, comm, "NCCL", err);
     return status == TERN_PENDING ? TERN_OK : status;
 }
 
-static int begin(tern_error *err)
+static int nccl_begin(tern_error *err)
 {
-    return check(ncclGroupStart(), nullptr, "ncclGroupStart", err);
+    return nccl_check(ncclGroupStart(), nullptr, "ncclGroupStart", err);
 }
 
 static int end(void *comm, tern_error *err)
 {
-    return check(ncclGroupEnd(), (ncclComm_t)comm, "ncclGroupEnd", err);
+    return nccl_check(ncclGroupEnd(), (ncclComm_t)comm, "ncclGroupEnd", err);
 }
 
 extern "C" TERN_API const tern__nccl_plugin tern__nccl_functions = {
-    TERN_VERSION, describe,   gpu,    make_id, open_comm, test, finalize,
-    destroy,      abort_comm, attach, detach,  begin,     run,  end,
+    TERN_VERSION, nccl_describe, gpu,    make_id, open_comm,  test,     finalize,
+    destroy,      abort_comm,    attach, detach,  nccl_begin, nccl_run, end,
 };

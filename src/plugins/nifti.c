@@ -68,7 +68,7 @@ static bool is_known(int datatype)
 }
 
 /* Refuses headers about which libnifti would print to stderr, and those that the plug-in does not support. */
-static tern_nifti_status check(const nifti_1_header *h, char *why, size_t size)
+static tern_nifti_status nifti_check(const nifti_1_header *h, char *why, size_t size)
 {
     if (h->sizeof_hdr != TERN_NIFTI_HEADER || memcmp(h->magic, "n+1", 4))
         return bad(why, size, "not a NIfTI-1 header of a single file (348 bytes, magic \"n+1\")");
@@ -88,7 +88,7 @@ static tern_nifti_status check(const nifti_1_header *h, char *why, size_t size)
     return TERN_NIFTI_OTHER;
 }
 
-static void place(const nifti_image *image, double unit, tern_nifti_info *info)
+static void nifti_place(const nifti_image *image, double unit, tern_nifti_info *info)
 {
     const mat44 *to = image->sform_code > 0 ? &image->sto_xyz : &image->qto_xyz;
     for (int r = 0; r < 3; r++)
@@ -98,7 +98,7 @@ static void place(const nifti_image *image, double unit, tern_nifti_info *info)
     info->spacing[2] = image->dx * unit;
 }
 
-static void scale(const nifti_image *image, tern_nifti_info *info)
+static void nifti_scale(const nifti_image *image, tern_nifti_info *info)
 {
     bool scaled = image->scl_slope != 0 && isfinite(image->scl_slope) && isfinite(image->scl_inter);
     info->slope = scaled ? image->scl_slope : 1;
@@ -110,7 +110,7 @@ static tern_nifti_status parse(const void *bytes, tern_nifti_info *info, char *w
     nifti_1_header native;
     memcpy(&native, bytes, sizeof(native));
     bool swapped = to_native(&native);
-    tern_nifti_status status = check(&native, why, size);
+    tern_nifti_status status = nifti_check(&native, why, size);
     if (status) return status;
     nifti_image *image = nifti_convert_nhdr2nim(native, NULL);
     if (!image) return bad(why, size, "libnifti cannot read the header");
@@ -120,8 +120,8 @@ static tern_nifti_status parse(const void *bytes, tern_nifti_info *info, char *w
                               .bytes = image->nbyper,
                               .swapped = swapped};
     for (int d = 1; d <= 4 && d <= native.dim[0]; d++) info->shape[4 - d] = native.dim[d];
-    place(image, unit_of(&native), info);
-    scale(image, info);
+    nifti_place(image, unit_of(&native), info);
+    nifti_scale(image, info);
     nifti_image_free(image);
     return TERN_NIFTI_OK;
 }

@@ -20,7 +20,7 @@ typedef struct codec {
     size_t why_size;
 } codec;
 
-static void fail(png_structp png, png_const_charp text)
+static void png_fail(png_structp png, png_const_charp text)
 {
     codec *c = png_get_error_ptr(png);
     snprintf(c->why, c->why_size, "%s", text);
@@ -35,23 +35,23 @@ static void ignore(png_structp png, png_const_charp text)
 
 /* ---- decoding ---- */
 
-static void *decoder_new(void)
+static void *png_decoder_new(void)
 {
     return calloc(1, sizeof(codec));
 }
 
-static void finish(codec *c)
+static void png_finish(codec *c)
 {
     if (c->png) png_destroy_read_struct(&c->png, &c->info, NULL);
 }
 
-static void decoder_free(void *decoder)
+static void png_decoder_free(void *decoder)
 {
-    finish(decoder);
+    png_finish(decoder);
     free(decoder);
 }
 
-static void take(png_structp png, png_bytep to, size_t bytes)
+static void png_take(png_structp png, png_bytep to, size_t bytes)
 {
     codec *c = png_get_io_ptr(png);
     if (bytes > c->left) png_error(png, "the file is truncated");
@@ -62,10 +62,10 @@ static void take(png_structp png, png_bytep to, size_t bytes)
 
 static int open_reader(codec *c, const tern_image_request *request)
 {
-    finish(c);
+    png_finish(c);
     c->from = request->bytes;
     c->left = request->size;
-    c->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, c, fail, ignore);
+    c->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, c, png_fail, ignore);
     if (c->png) c->info = png_create_info_struct(c->png);
     return c->info ? 0 : TERN_E_MEMORY;
 }
@@ -124,8 +124,8 @@ static int check_size(const codec *c, const tern_image_request *request)
     return TERN_E_FORMAT;
 }
 
-static int begin(void *decoder, const tern_image_request *request, tern_image *image, char *why,
-                 size_t why_size)
+static int png_begin(void *decoder, const tern_image_request *request, tern_image *image, char *why,
+                     size_t why_size)
 {
     codec *c = decoder;
     c->why = why;
@@ -134,7 +134,7 @@ static int begin(void *decoder, const tern_image_request *request, tern_image *i
     int status = open_reader(c, request);
     if (status) return status;
     png_set_user_limits(c->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-    png_set_read_fn(c->png, c, take);
+    png_set_read_fn(c->png, c, png_take);
     png_read_info(c->png, c->info);
     image->height = png_get_image_height(c->png, c->info);
     image->width = png_get_image_width(c->png, c->info);
@@ -164,13 +164,13 @@ static int read(void *decoder, int64_t top, int64_t rows, const tern_image *imag
         for (int64_t y = 0; y < image->height; y++)
             png_read_row(c->png, (png_bytep)image->data + (size_t)y * row, NULL);
     png_read_end(c->png, NULL);
-    finish(c);
+    png_finish(c);
     return 0;
 }
 
 /* ---- encoding ---- */
 
-static void put(png_structp png, png_bytep from, size_t bytes)
+static void png_put(png_structp png, png_bytep from, size_t bytes)
 {
     codec *c = png_get_io_ptr(png);
     if (bytes > c->left) png_error(png, "the output buffer is too small");
@@ -218,10 +218,10 @@ static void put_head(codec *c, const tern_image *image, const tern_image_save_op
 static int write_image(codec *c, const tern_image *image, const tern_image_save_opts *opts)
 {
     if (setjmp(c->out)) return TERN_E_INVALID;
-    c->png = png_create_write_struct(PNG_LIBPNG_VER_STRING, c, fail, ignore);
+    c->png = png_create_write_struct(PNG_LIBPNG_VER_STRING, c, png_fail, ignore);
     if (c->png) c->info = png_create_info_struct(c->png);
     if (!c->info) return TERN_E_MEMORY;
-    png_set_write_fn(c->png, c, put, flush);
+    png_set_write_fn(c->png, c, png_put, flush);
     put_head(c, image, opts);
     for (int64_t y = 0; y < image->height; y++)
         png_write_row(c->png, (png_const_bytep)image->data + (size_t)y * row_bytes(image));
@@ -243,9 +243,9 @@ TERN_API extern const tern_image_codec tern_image_plugin;
 const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
                                             .size = sizeof(tern_image_codec),
                                             .name = "libpng",
-                                            .decoder_new = decoder_new,
-                                            .decoder_free = decoder_free,
-                                            .begin = begin,
+                                            .decoder_new = png_decoder_new,
+                                            .decoder_free = png_decoder_free,
+                                            .begin = png_begin,
                                             .read = read,
                                             .encode_most = encode_most,
                                             .encode = encode};

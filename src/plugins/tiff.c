@@ -127,26 +127,26 @@ static int ignore(TIFF *tiff, void *data, const char *module, const char *format
     return 1;
 }
 
-static void finish(decoder *d)
+static void tiff_finish(decoder *d)
 {
     if (d->tiff) TIFFClose(d->tiff);
     d->tiff = NULL;
 }
 
-static void *decoder_new(void)
+static void *tiff_decoder_new(void)
 {
     return calloc(1, sizeof(decoder));
 }
 
-static void decoder_free(void *data)
+static void tiff_decoder_free(void *data)
 {
-    finish(data);
+    tiff_finish(data);
     free(data);
 }
 
 static int open_file(decoder *d, const tern_image_request *request)
 {
-    finish(d);
+    tiff_finish(d);
     d->fd = request->fd;
     d->size = request->size;
     d->at = d->ahead_bytes = 0;
@@ -188,7 +188,7 @@ static int channels_of(const decoder *d)
 
 /* Orientations 2, 3, 6 and 7 start at the right, 3, 4, 7 and 8 at the bottom; from 5 on a stored row is a
  * column of the image. */
-static void place(decoder *d, tern_image *image)
+static void tiff_place(decoder *d, tern_image *image)
 {
     bool at_right = d->orientation & 2, at_bottom = (d->orientation - 1) & 2;
     bool is_turned = d->orientation >= ORIENTATION_LEFTTOP;
@@ -228,7 +228,7 @@ static int read_fields(decoder *d, tern_image *image, bool indices)
                                         (d->photometric == PHOTOMETRIC_PALETTE && d->bits == 8 && indices));
     d->height = height;
     d->width = width;
-    place(d, image);
+    tiff_place(d, image);
     image->channels = channels_of(d);
     image->sample =
         !d->plain || d->bits == 8 ? TERN_IMAGE_U8 : (d->bits == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_F32);
@@ -254,7 +254,8 @@ static int begin_page(decoder *d, const tern_image_request *request, tern_image 
     return status ? status : read_fields(d, image, request->opts.indices);
 }
 
-static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
+static int tiff_begin(void *data, const tern_image_request *request, tern_image *image, char *why,
+                      size_t why_size)
 {
     decoder *d = data;
     d->why = why;
@@ -287,8 +288,8 @@ static uint8_t *pixel(const decoder *d, const tern_image *image, size_t y, size_
 
 /* Copies a rectangle of the page from a buffer with rows of `width` pixels. `plane` is -1 if a pixel's
  * samples are contiguous. */
-static void put(const decoder *d, const tern_image *image, const uint8_t *from, size_t width, size_t x,
-                size_t y, size_t rows, int plane)
+static void tiff_put(const decoder *d, const tern_image *image, const uint8_t *from, size_t width, size_t x,
+                     size_t y, size_t rows, int plane)
 {
     size_t channels = (size_t)image->channels, bytes = d->bits / 8;
     size_t step = plane < 0 ? d->samples : 1, take = plane < 0 ? channels : 1;
@@ -303,7 +304,7 @@ static int read_rows(decoder *d, const tern_image *image, uint8_t *buffer, int p
 {
     for (uint32_t y = 0; y < d->height; y++) {
         if (TIFFReadScanline(d->tiff, buffer, y, plane < 0 ? 0 : (uint16_t)plane) < 0) return TERN_E_FORMAT;
-        put(d, image, buffer, d->width, 0, y, 1, plane);
+        tiff_put(d, image, buffer, d->width, 0, y, 1, plane);
     }
     return 0;
 }
@@ -318,7 +319,7 @@ static int read_tiles(decoder *d, const tern_image *image, uint8_t *buffer, int 
             if (TIFFReadTile(d->tiff, buffer, (uint32_t)x, (uint32_t)y, 0, plane < 0 ? 0 : (uint16_t)plane) <
                 0)
                 return TERN_E_FORMAT;
-            put(d, image, buffer, width, x, y, rows, plane);
+            tiff_put(d, image, buffer, width, x, y, rows, plane);
         }
     return 0;
 }
@@ -370,7 +371,7 @@ static int read_page(void *data, int64_t top, int64_t rows, const tern_image *im
     d->why = why;
     d->why_size = why_size;
     int status = d->plain ? read_plain(d, image) : read_rgba(d, image);
-    finish(d);
+    tiff_finish(d);
     return d->lost ? TERN_E_IO : status;
 }
 
@@ -379,7 +380,7 @@ const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
                                             .size = sizeof(tern_image_codec),
                                             .name = "libtiff",
                                             .reads = true,
-                                            .decoder_new = decoder_new,
-                                            .decoder_free = decoder_free,
-                                            .begin = begin,
+                                            .decoder_new = tiff_decoder_new,
+                                            .decoder_free = tiff_decoder_free,
+                                            .begin = tiff_begin,
                                             .read = read_page};

@@ -39,7 +39,7 @@ int tern__boot_local(tern__bootstrap *out, tern_error *err)
 
 /* ---- torchrun's variables ---- */
 
-static int fail_missing(const char *name, tern_error *err)
+static int fail_variable(const char *name, tern_error *err)
 {
     return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s is not set, but init_method env:// needs it",
                            name);
@@ -139,7 +139,7 @@ int tern__bootstrap_from_ranks(tern__bootstrap *out, bool *found, tern_error *er
 
 int tern__bootstrap_env_method(tern__bootstrap *out, int rank, int world, tern_error *err)
 {
-    if (rank < 0 && !getenv("RANK")) return fail_missing("RANK", err);
-    if (world < 0 && !getenv("WORLD_SIZE")) return fail_missing("WORLD_SIZE", err);
+    if (rank < 0 && !getenv("RANK")) return fail_variable("RANK", err);
+    if (world < 0 && !getenv("WORLD_SIZE")) return fail_variable("WORLD_SIZE", err);
     return read_all(out, rank, world, err);
 }

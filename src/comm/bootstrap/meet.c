@@ -50,7 +50,7 @@ typedef struct meeting {
     bool is_word_early; /* there was an invitation before this rank had published its info */
 } meeting;
 
-static void key_of(const char *name, int rank, char key[32])
+static void rank_key(const char *name, int rank, char key[32])
 {
     snprintf(key, 32, "%s%d", name, rank);
 }
@@ -109,7 +109,7 @@ static int claim_rank(meeting *m, tern_error *err)
 {
     char key[32];
     int64_t claims;
-    key_of(claim_name, m->boot->rank, key);
+    rank_key(claim_name, m->boot->rank, key);
     int status = tern__rank_info_make(&m->own, m->boot, err);
     if (!status) status = tern_store_add(m->store, key, 1, &claims, err);
     if (status) return status;
@@ -120,7 +120,7 @@ static int claim_rank(meeting *m, tern_error *err)
     return tern__rank_info_publish(&m->own, info_name, m->boot->rank, m->store, err);
 }
 
-static int fail_missing(const meeting *m, tern_error *err)
+static int fail_absent(const meeting *m, tern_error *err)
 {
     tern_error why = {0};
     tern__rank_info info;
@@ -151,7 +151,7 @@ static bool warn_missing(meeting *m)
     if (!tern__warn_is_due(&m->warn)) return true;
     m->warn.at = INT64_MAX;
     for (bool has = false; first < own && !has; first += !has) {
-        key_of(info_name, first, key);
+        rank_key(info_name, first, key);
         has = tern__store_has(m->store, key, NULL) == 1;
     }
     bool is_short =
@@ -167,7 +167,7 @@ static bool warn_missing(meeting *m)
 /* `why`: the error of what this rank waited for. */
 static int fail_await(const meeting *m, const tern_error *why, tern_error *err)
 {
-    if (why->code == TERN_E_TIMEOUT) return fail_missing(m, err);
+    if (why->code == TERN_E_TIMEOUT) return fail_absent(m, err);
     return tern__error_set(err, tern__boot_func, why->code, "%s", why->text);
 }
 
@@ -289,9 +289,9 @@ static int clean_up(const meeting *m, tern_error *err)
     if (status || readers < m->boot->world) return status;
     for (int rank = 0; rank < m->boot->world && status >= 0; rank++) {
         char key[32];
-        key_of(info_name, rank, key);
+        rank_key(info_name, rank, key);
         status = tern_store_delete(m->store, key, err);
-        key_of(claim_name, rank, key);
+        rank_key(claim_name, rank, key);
         if (status >= 0) status = tern_store_delete(m->store, key, err);
     }
     if (status >= 0) status = tern_store_delete(m->store, "word", err);

@@ -189,7 +189,7 @@ static int check_world(const tern__bootstrap *boot, tern_error *err)
                            boot->world, boot->source, TERN__WORLD_MAX);
 }
 
-static int read_opts(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err)
+static int read_methods(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err)
 {
     method m = {.text = opts->init_method ? opts->init_method : "env://", .rank = -1, .world = -1};
     tern_error why = {0};
@@ -202,7 +202,7 @@ static int read_opts(tern__bootstrap *out, const tern_group_opts *opts, tern_err
 int tern__bootstrap_read(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err)
 {
     bool says_nothing = !opts->init_method && !opts->store && opts->rank == -1 && opts->world == -1;
-    int status = says_nothing ? tern__bootstrap_from_env(out, err) : read_opts(out, opts, err);
+    int status = says_nothing ? tern__bootstrap_from_env(out, err) : read_methods(out, opts, err);
     if (!status && out->by_mpi) status = tern__mpi_meet_world(out, opts->connect_timeout_s, err);
     return status ? status : tern__boot_meet(out, opts->connect_timeout_s, err);
 }

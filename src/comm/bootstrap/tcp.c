@@ -15,7 +15,7 @@ static const char func[] = "tern_group_open";
 
 /* ---- addresses ---- */
 
-static socklen_t size_of(const struct sockaddr_storage *at)
+static socklen_t address_size(const struct sockaddr_storage *at)
 {
     return at->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 }
@@ -146,7 +146,7 @@ int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct so
     if (status) return status;
     set_port(at, 0);
     int fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0 && !bind(fd, (struct sockaddr *)at, size_of(at)) && !listen(fd, SOMAXCONN) &&
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)at, address_size(at)) && !listen(fd, SOMAXCONN) &&
         !getsockname(fd, (struct sockaddr *)at, &size))
         return fd;
     tern__tcp_text(at, text, sizeof(text));
@@ -157,7 +157,7 @@ int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct so
 
 /* The address is not in the rank info but under a key of its own, because only a job of several hosts has
  * one. */
-static void key_of(int rank, char *key, size_t size)
+static void address_key(int rank, char *key, size_t size)
 {
     snprintf(key, size, "control/%d/tcp", rank);
 }
@@ -165,7 +165,7 @@ static void key_of(int rank, char *key, size_t size)
 int tern__tcp_publish(const struct sockaddr_storage *at, int rank, tern_store *store, tern_error *err)
 {
     char key[32];
-    key_of(rank, key, sizeof(key));
+    address_key(rank, key, sizeof(key));
     return tern_store_set(store, key, at, sizeof(*at), err);
 }
 
@@ -173,7 +173,7 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
 {
     char key[32];
     size_t bytes;
-    key_of(rank, key, sizeof(key));
+    address_key(rank, key, sizeof(key));
     int status = tern__store_read(store, key, at, sizeof(*at), &bytes, timeout_s, err);
     if (status || (bytes == sizeof(*at) && is_network((const struct sockaddr *)at))) return status;
     return tern__error_set(err, func, TERN_E_PEER,
@@ -185,7 +185,7 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
 
 int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline)
 {
-    return tern__connect((const struct sockaddr *)at, size_of(at), deadline);
+    return tern__connect((const struct sockaddr *)at, address_size(at), deadline);
 }
 
 /* Closing a socket with unread data makes the kernel reset the connection, and the last messages would be

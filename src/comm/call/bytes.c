@@ -7,7 +7,7 @@
 
 /* ---- lengths ---- */
 
-static int check_bytes(const tern_bytes *bytes, const char *func, tern_error *err)
+static int check_object(const tern_bytes *bytes, const char *func, tern_error *err)
 {
     if (bytes->count > TERN_BYTES_MAX)
         return tern__error_set(err, func, TERN_E_RANGE, "a string of %zu bytes, expected at most %zu",
@@ -22,7 +22,7 @@ static int check_list(const tern_bytes *list, int length, const char *what, cons
 {
     int status = TERN_OK;
     if (!list && length) return tern__error_set(err, func, TERN_E_INVALID, "%s is NULL", what);
-    for (int i = 0; i < length && !status; i++) status = check_bytes(&list[i], func, err);
+    for (int i = 0; i < length && !status; i++) status = check_object(&list[i], func, err);
     return status;
 }
 
@@ -141,7 +141,7 @@ int tern_broadcast_bytes(tern_group *group, tern_bytes *bytes, int root, tern_er
     bool is_root = root == group->boot.rank;
     tern_bytes *made = NULL;
     if (!bytes) status = tern__error_set(&why, __func__, TERN_E_INVALID, "bytes is NULL");
-    if (!status && is_root) status = check_bytes(bytes, __func__, &why);
+    if (!status && is_root) status = check_object(bytes, __func__, &why);
     int64_t length = !status && is_root ? (int64_t)bytes->count : 0;
     if (!status) status = tern_broadcast(group, &length, 1, TERN_I64, root, &why);
     if (!status && !is_root) status = make_list(made = bytes, &length, 1, __func__, &why);

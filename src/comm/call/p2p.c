@@ -133,7 +133,7 @@ static tern_work *run_post(tern_group *group, const char *func, const tern__tran
     return work;
 }
 
-static int fail_closed(const tern_work *work, tern_error *err)
+static int fail_message_closed(const tern_work *work, tern_error *err)
 {
     return tern__error_set(err, work->func, TERN_E_STATE, "the work was not done when its group was closed");
 }
@@ -142,7 +142,7 @@ static int fail_closed(const tern_work *work, tern_error *err)
 static int message_settle(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
-    if (work->transfer.status) return fail_closed(work, err);
+    if (work->transfer.status) return fail_message_closed(work, err);
     int status = come_home(&work->transfer, &why);
     return status ? tern__call_fail(work->group, work->func, &why, err) : TERN_OK;
 }
@@ -284,8 +284,8 @@ static int read_op(const tern_group *group, const tern_p2p *op, int i, const cha
     return status ? tern__error_set(err, func, status, "ops[%d]: %s", i, why.text) : TERN_OK;
 }
 
-static int start_all(tern_group *group, const tern_p2p *ops, int count, tern_work **works, const char *func,
-                     tern_error *err)
+static int start_batch(tern_group *group, const tern_p2p *ops, int count, tern_work **works, const char *func,
+                       tern_error *err)
 {
     tern__transfer t;
     if (count < 0 || (count && (!ops || !works)))
@@ -308,7 +308,7 @@ int tern_batch_isend_irecv(tern_group *group, const tern_p2p *ops, int count, te
 {
     tern_error why = {0};
     int status = tern__call_given(group, __func__, err);
-    if (!status) status = start_all(group, ops, count, works, __func__, &why);
+    if (!status) status = start_batch(group, ops, count, works, __func__, &why);
     if (!status) return TERN_OK;
     if (works && count > 0) memset(works, 0, (size_t)count * sizeof(*works));
     return why.code ? tern__call_fail(group, __func__, &why, err) : status;

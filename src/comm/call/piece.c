@@ -108,7 +108,7 @@ static int copy_in(tern__staging *staging, const tern__piece *piece, tern_error 
 
 /* True if each rank writes its result to its own memory; if that is a device's, to its own part of the ring.
  */
-static bool is_own(const tern_work *work)
+static bool is_own_part(const tern_work *work)
 {
     if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
     if (tern__group_mover(work->group)->lands_in_windows) return false;
@@ -307,7 +307,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     if (tern__kind_is_move(post.kind)) {
         post.takes = piece->takes;
         post.gives = piece->gives;
-    } else if (is_own(work)) {
+    } else if (is_own_part(work)) {
         post.out = work->is_away ? results_of(staging, piece) : out;
     }
     post.outs = work->outs;
@@ -322,7 +322,7 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
     int status = TERN_OK;
     if (tern__kind_is_move(work->post.kind))
         status = take_moves(staging, piece, err);
-    else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own(work)))
+    else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own_part(work)))
         status = copy_out(staging, piece, err);
     if (status || !work->is_away) return status;
     return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);

@@ -70,7 +70,7 @@ static int check_overlap(const tern_group *group, const tern__request *r, const 
                            of.in < of.out ? "in" : "out", of.in < of.out ? "out" : "in", group->boot.rank);
 }
 
-static int check_bytes(const tern_group *group, const tern__request *r, size_t count, tern_error *err)
+static int check_size(const tern_group *group, const tern__request *r, size_t count, tern_error *err)
 {
     size_t bytes, all;
     if (!__builtin_mul_overflow(count, tern_dtype_bytes(r->dtype), &bytes) &&
@@ -84,7 +84,7 @@ static int check_operand(const tern_group *group, const tern__request *r, const 
                          tern_error *err)
 {
     tern__parts of = tern__request_parts(group, r->kind, r->root);
-    int status = check_bytes(group, r, operand->count, err);
+    int status = check_size(group, r, operand->count, err);
     if (status || !operand->count) return status;
     if ((of.in && !operand->in) || (of.out && !operand->out))
         return tern__call_fail_null(r->func, operand->count, r->dtype, err);
@@ -190,7 +190,7 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
             return tern__error_set(err, r->func, TERN_E_RANGE, "%zu buffers are more than memory holds",
                                    r->length);
     }
-    int status = check_bytes(group, r, work->count, err);
+    int status = check_size(group, r, work->count, err);
     return status ? status : find_extents(work, group, r, (tern__extent *)(operands + r->length), err);
 }
 
@@ -203,10 +203,10 @@ static int cut_spans(tern_span *spans, const tern_group *group, const tern__requ
     size_t total = 0, size = tern_dtype_bytes(r->dtype);
     for (int rank = 0; rank < group->boot.world; rank++) {
         spans[rank] = (tern_span){data ? (char *)data + total * size : NULL, list[rank]};
-        int status = check_bytes(group, r, list[rank], err);
+        int status = check_size(group, r, list[rank], err);
         if (!status && __builtin_add_overflow(total, list[rank], &total))
             status = tern__error_set(err, r->func, TERN_E_RANGE, "the counts are more than memory holds");
-        if (!status) status = check_bytes(group, r, total, err);
+        if (!status) status = check_size(group, r, total, err);
         if (status) return status;
     }
     return TERN_OK;
@@ -216,7 +216,7 @@ static int check_spans(const tern_group *group, const tern__request *r, const te
                        tern_error *err)
 {
     for (int rank = 0; rank < group->boot.world; rank++) {
-        int status = check_bytes(group, r, spans[rank].count, err);
+        int status = check_size(group, r, spans[rank].count, err);
         if (status) return status;
         if (spans[rank].count && !spans[rank].data)
             return tern__error_set(err, r->func, TERN_E_INVALID, "buffer of rank %d is NULL, expected %zu %s",

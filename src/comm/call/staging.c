@@ -284,7 +284,7 @@ static int land_all(tern__staging *staging, tern_error *err)
     return TERN_OK;
 }
 
-static int start_all(tern__staging *staging, tern_error *err)
+static int start_pieces(tern__staging *staging, tern_error *err)
 {
     while (staging->started < staging->loaded) {
         int status = tern__ring_copy_test(&staging->copies, (int)(staging->started % TERN__FLIGHTS), err);
@@ -308,7 +308,7 @@ static int load_all(tern__staging *staging, tern_error *err)
 {
     int status = TERN_OK;
     while (!status) {
-        status = start_all(staging, err);
+        status = start_pieces(staging, err);
         if (!status) status = can_load(staging, err);
         if (!status) status = load_piece(staging, err);
     }

@@ -26,7 +26,7 @@ typedef struct place {
 
 /* ---- the members ---- */
 
-static int compare_places(const void *one, const void *other)
+static int compare_keys(const void *one, const void *other)
 {
     const place *a = one, *b = other;
     if (a->key != b->key) return a->key < b->key ? -1 : 1;
@@ -39,7 +39,7 @@ static int find_members(const wish *wishes, int world, int color, place *places)
     int count = 0;
     for (int rank = 0; rank < world; rank++)
         if (wishes[rank].color == color) places[count++] = (place){wishes[rank].key, rank};
-    qsort(places, (size_t)count, sizeof(*places), compare_places);
+    qsort(places, (size_t)count, sizeof(*places), compare_keys);
     return count;
 }
 
@@ -65,8 +65,8 @@ static int check_lists(const tern_group *parent, const wish *wishes, const char 
 
 /* ---- making the group ---- */
 
-static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern_group_opts *user,
-                     const char *func, tern_error *err)
+static int read_group_opts(tern_group_opts *opts, const tern_group *parent, const tern_group_opts *user,
+                           const char *func, tern_error *err)
 {
     *opts = parent->opts;
     int status = tern__opts_read(opts, sizeof(*opts), user, func, err);
@@ -124,7 +124,7 @@ static tern_group *vote_members(tern_group *parent, wish own, const ballot *b, c
                             .count = sizeof(own),
                             .dtype = TERN_U8,
                             .is_vote = true};
-    if (read_opts(&opts, parent, user, func, err) || tern__request_run(parent, &wishes, err) ||
+    if (read_group_opts(&opts, parent, user, func, err) || tern__request_run(parent, &wishes, err) ||
         check_lists(parent, b->wishes, func, err))
         return NULL;
     agree_on_id(parent->root, b->wishes, world);

@@ -25,7 +25,7 @@ int tern__family_progress(tern_group *group, tern_error *err)
 
 /* ---- works ---- */
 
-static int fail_closed(const tern_work *work, tern_error *err)
+static int fail_work_closed(const tern_work *work, tern_error *err)
 {
     return tern__error_set(err, work->func, work->status, "the work was not done when its group was closed");
 }
@@ -37,7 +37,7 @@ int tern_work_test(tern_work *work, tern_error *err)
     if (work->is_transfer) return tern__p2p_test(work, err);
     if (work->status == TERN_OK) return TERN_OK;
     tern_group *group = work->group;
-    if (!group) return fail_closed(work, err);
+    if (!group) return fail_work_closed(work, err);
     int status = tern__group_told(group, work->func, &why);
     if (!status) status = tern__staging_pump(group->staging, &why);
     if (!work->status) return TERN_OK; /* a later failure is reported by the next call */
@@ -53,7 +53,7 @@ int tern_work_wait(tern_work *work, tern_error *err)
     if (work->is_transfer) return tern__p2p_wait(work, err);
     int status = work->status;
     tern_group *group = work->group;
-    if (status && !group) fail_closed(work, err);
+    if (status && !group) fail_work_closed(work, err);
     if (status && group) {
         status = tern__group_told(group, work->func, &why);
         if (!status)

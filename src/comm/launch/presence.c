@@ -14,7 +14,7 @@
 
 /* ---- in the launcher ---- */
 
-static size_t size_of(int ranks)
+static size_t rows_size(int ranks)
 {
     return (size_t)ranks * sizeof(tern__presence_row);
 }
@@ -22,8 +22,8 @@ static size_t size_of(int ranks)
 int tern__presence_open(tern__presence *presence, int ranks, tern_error *err)
 {
     *presence = (tern__presence){.count = ranks, .fd = memfd_create("presence", MFD_CLOEXEC)};
-    if (presence->fd >= 0 && ftruncate(presence->fd, (off_t)size_of(ranks)) == 0) {
-        void *rows = mmap(NULL, size_of(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, presence->fd, 0);
+    if (presence->fd >= 0 && ftruncate(presence->fd, (off_t)rows_size(ranks)) == 0) {
+        void *rows = mmap(NULL, rows_size(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, presence->fd, 0);
         presence->rows = rows == MAP_FAILED ? NULL : rows;
     }
     if (presence->rows) return TERN_OK;
@@ -32,7 +32,7 @@ int tern__presence_open(tern__presence *presence, int ranks, tern_error *err)
 
 void tern__presence_close(tern__presence *presence)
 {
-    if (presence->rows) munmap(presence->rows, size_of(presence->count));
+    if (presence->rows) munmap(presence->rows, rows_size(presence->count));
     presence->rows = NULL;
     tern__close(&presence->fd);
 }

@@ -304,7 +304,7 @@ static void spawner_fail(const spawner *s, const end *e, tern_error *err)
     err->native = tern__launch_exit_code(e->status);
 }
 
-static void wait_for(spawner *s, int rank, int options, tern_error *err)
+static void wait_children(spawner *s, int rank, int options, tern_error *err)
 {
     end e = {.rank = rank, .pid = s->pids[rank]};
     pid_t ended = waitpid(e.pid, &e.status, options);
@@ -337,9 +337,9 @@ static void check_absent(const spawner *s, tern_error *err)
 static void reap_ranks(spawner *s, tern_error *err)
 {
     struct epoll_event event;
-    while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) wait_for(s, (int)event.data.u32, 0, err);
+    while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) wait_children(s, (int)event.data.u32, 0, err);
     for (int i = 0; s->polls && i < s->launch.ranks; i++)
-        if (s->pids[i]) wait_for(s, i, WNOHANG, err);
+        if (s->pids[i]) wait_children(s, i, WNOHANG, err);
     if (s->alive < s->launch.ranks) check_absent(s, err);
     if (err->code) end_ranks(s, SIGTERM);
 }

@@ -46,7 +46,7 @@ static tern__elsewhere find_elsewhere(const tern__shm_group *of, int rank, bool 
 }
 
 /* Writes "all_reduce of 100 f32, sum (work 7)". */
-static void own_text(const tern__meeting *m, uint64_t seq, char *text, size_t size)
+static void own_work_text(const tern__meeting *m, uint64_t seq, char *text, size_t size)
 {
     tern__desc_text(&tern__meeting_desc(m, seq)[m->of->rank], seq, text, size);
 }
@@ -80,7 +80,7 @@ static void append_last(const tern__meeting *m, int rank, bool is_stopped, char 
 static void append_late(const tern__meeting *m, int rank, char *text, size_t size)
 {
     char who[192], work[TERN__WORK_TEXT], last[TERN__WORK_TEXT];
-    own_text(m, tern__meeting_due(m), work, sizeof(work));
+    own_work_text(m, tern__meeting_due(m), work, sizeof(work));
     if (tern__meeting_last_text(m, rank, last, sizeof(last)) && !strcmp(last, work)) {
         append_who(m->of->group, rank, "has not come back to do its part", text, size);
         return;
@@ -141,7 +141,7 @@ int tern__meeting_fail_late(tern__meeting *m, uint64_t goal, tern_error *err)
     const tern_group *group = m->of->group;
     char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
     uint64_t seq = tern__meeting_due(m);
-    own_text(m, seq, work, sizeof(work));
+    own_work_text(m, seq, work, sizeof(work));
     snprintf(text, sizeof(text), "rank %d waited %g s in %s", tern_group_world_rank(group, m->of->rank),
              group->opts.timeout_s, work);
     append_all(m, seq, goal, text, sizeof(text));
@@ -159,7 +159,7 @@ int tern__meeting_check_left(const tern__meeting *m, tern_error *err)
         if (atomic_load(&m->posted[rank].value) >= seq) continue;
         char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
         tern__group_describe(group, rank, who, sizeof(who));
-        own_text(m, seq, work, sizeof(work));
+        own_work_text(m, seq, work, sizeof(work));
         tern__desc_hint(m, seq, rank, TERN__ELSEWHERE_LEFT, hint, sizeof(hint));
         snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s%s", who,
                  has_left ? "closed its group" : tern__desc_left(m, seq),

@@ -133,7 +133,7 @@ typedef struct goal {
     uint64_t seq;
 } goal;
 
-static bool has_room(const tern__goal *until)
+static bool has_free_slot(const tern__goal *until)
 {
     const goal *g = (const goal *)until;
     return tern__meeting_all_retired(g->meeting) + g->meeting->slots >= g->seq;
@@ -217,7 +217,7 @@ int tern__meeting_post(tern__meeting *m, const tern__post *post, uint64_t *seq, 
     tern__desc_write(&desc, post);
     int status = TERN_OK;
     bool is_full = m->all_retired + m->slots < next && tern__meeting_all_retired(m) + m->slots < next;
-    if (is_full) status = meeting_await(m, next, has_room, err);
+    if (is_full) status = meeting_await(m, next, has_free_slot, err);
     if (!status) status = tern__failure_check(group, err);
     if (status) return status;
     *seq = m->own_posted = next;

@@ -53,7 +53,7 @@ void tern__tally_say(tern__meeting *m, uint64_t seq, const tern__post *post, con
 
 /* ---- comparing ---- */
 
-static int fail_mismatch(const tern__meeting *m, uint64_t seq, int one, int other, tern_error *err)
+static int fail_different(const tern__meeting *m, uint64_t seq, int one, int other, tern_error *err)
 {
     char text[TERN_ERROR_TEXT];
     const tern__desc *desc = tern__meeting_desc(m, seq);
@@ -75,7 +75,7 @@ static int tally_compare(const tern__meeting *m, uint64_t seq, tern_error *err)
     int world = m->of->world, like = 0;
     while (like < world - 1 && is_shadow(&desc[like])) like++;
     for (int rank = 0; rank < world; rank++)
-        if (!tern__desc_is_same(&desc[rank], &desc[like])) return fail_mismatch(m, seq, like, rank, err);
+        if (!tern__desc_is_same(&desc[rank], &desc[like])) return fail_different(m, seq, like, rank, err);
     return TERN_OK;
 }
 

@@ -286,7 +286,7 @@ static const char *hint_of(const dialer *d)
     return d->is_unanswered ? d->callee->hint : "";
 }
 
-static int give_up(const dialer *d, const char *func, tern_error *err)
+static int dial_give_up(const dialer *d, const char *func, tern_error *err)
 {
     char caller[32];
     const tern__bootstrap *boot = d->boot;
@@ -320,7 +320,7 @@ static int dial_until(const party *callee, tern__line *line, const tern__bootstr
         make_mark(&d);
         warn_late(&d);
         bool is_over = d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline;
-        if (is_over) status = give_up(&d, func, err);
+        if (is_over) status = dial_give_up(&d, func, err);
         if (is_over) break;
     }
     tern__close(&d.mark);

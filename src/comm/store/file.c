@@ -128,7 +128,7 @@ static int file_enter(const visit *v, bool writes)
 
 /* ---- reading ---- */
 
-static int read_some(const visit *v)
+static int file_read_some(const visit *v)
 {
     enum { piece = 64 << 10 };
     tern__buffer *bytes = &v->store->bytes;
@@ -166,7 +166,7 @@ static int read_news(const visit *v)
     int status = TERN_PENDING;
     s->bytes.bytes = 0;
     while (status == TERN_PENDING) {
-        status = read_some(v);
+        status = file_read_some(v);
         int failed = status < 0 ? status : apply_records(v);
         if (failed) return failed;
     }
@@ -315,7 +315,7 @@ static void file_release(file_store *s)
     s->path = NULL;
 }
 
-static void close_store(tern_store *root)
+static void file_store_close(tern_store *root)
 {
     file_store *s = (file_store *)root;
     if (s->is_user) file_leave(s);
@@ -360,10 +360,10 @@ void tern__store_file_abandon(tern_store *store)
     ((file_store *)store)->is_abandoned = true;
 }
 
-static tern_store *clone_store(tern_store *root, tern_error *err)
+static tern_store *file_store_clone(tern_store *root, tern_error *err)
 {
     const file_store *s = (const file_store *)root;
     return open_store(s->path, s->world, s->is_private, "tern_store_clone", err);
 }
 
-static const tern__store_ops ops = {.ask = file_ask, .clone = clone_store, .close = close_store};
+static const tern__store_ops ops = {.ask = file_ask, .clone = file_store_clone, .close = file_store_close};

@@ -77,12 +77,12 @@ tern_store *tern_store_hash_new(tern_error *err)
     return s ? open_on(s, __func__, err) : NULL;
 }
 
-static tern_store *clone_store(tern_store *root, tern_error *err)
+static tern_store *hash_store_clone(tern_store *root, tern_error *err)
 {
     return open_on(((hash_store *)root)->shared, "tern_store_clone", err);
 }
 
-static void close_store(tern_store *root)
+static void hash_store_close(tern_store *root)
 {
     shared_leave(((hash_store *)root)->shared);
 }
@@ -126,4 +126,4 @@ static int hash_ask(tern_store *root, tern__bytes query, int64_t deadline, tern_
                            root->where);
 }
 
-static const tern__store_ops ops = {.ask = hash_ask, .clone = clone_store, .close = close_store};
+static const tern__store_ops ops = {.ask = hash_ask, .clone = hash_store_clone, .close = hash_store_close};

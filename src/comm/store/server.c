@@ -339,7 +339,7 @@ static void server_release(tern__server *server)
     tern__free(server);
 }
 
-static int look_at(const tern__server *server, const int *fd)
+static int poll_fd(const tern__server *server, const int *fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = (void *)fd};
     return epoll_ctl(server->epoll, EPOLL_CTL_ADD, *fd, &event);
@@ -352,7 +352,7 @@ static int server_prepare(tern__server *server, const char *func, tern_error *er
     server->wake_fd = tern__wake_fd_open(err);
     if (server->wake_fd < 0) return server->wake_fd;
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (server->epoll < 0 || look_at(server, &server->wake_fd) || look_at(server, &server->listen_fd))
+    if (server->epoll < 0 || poll_fd(server, &server->wake_fd) || poll_fd(server, &server->listen_fd))
         return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot make an epoll of the store's sockets");
     server->listens = true;
     return TERN_OK;

@@ -313,8 +313,8 @@ int tern__store_has(tern_store *store, const char *key, tern_error *err)
     return tern_store_check(store, &key, 1, err);
 }
 
-static int wait_for(tern_store *store, const char *func, const char *const *keys, size_t count,
-                    double timeout_s, tern_error *err)
+static int store_wait_for(tern_store *store, const char *func, const char *const *keys, size_t count,
+                          double timeout_s, tern_error *err)
 {
     call c = query_begin(store, func, TERN__QUERY_WAIT, err);
     put_keys(&c, keys, count);
@@ -324,7 +324,7 @@ static int wait_for(tern_store *store, const char *func, const char *const *keys
 int tern_store_wait(tern_store *store, const char *const *keys, size_t count, double timeout_s,
                     tern_error *err)
 {
-    return wait_for(store, __func__, keys, count, timeout_s, err);
+    return store_wait_for(store, __func__, keys, count, timeout_s, err);
 }
 
 /* Sets values[] to the `count` strings of the answer, each with a zero after it. Every string is moved over
@@ -344,7 +344,7 @@ static void split_values(uint8_t *at, size_t count, tern_store_value *values)
 int tern_store_multi_get(tern_store *store, const char *const *keys, size_t count, tern_store_value *values,
                          tern_error *err)
 {
-    int status = wait_for(store, __func__, keys, count, -1, err);
+    int status = store_wait_for(store, __func__, keys, count, -1, err);
     if (status) return status;
     call c = query_begin(store, __func__, TERN__QUERY_MULTI_GET, err);
     put_keys(&c, keys, count);
@@ -439,7 +439,7 @@ static int wait_for_push(tern_store *store, const char *func, const char *key, i
 {
     tern_error why = {0};
     double left = (double)(deadline - tern__now_ns()) * 1e-9;
-    int status = wait_for(store, func, &key, 1, TERN__MAX(left, 0), &why);
+    int status = store_wait_for(store, func, &key, 1, TERN__MAX(left, 0), &why);
     if (status == TERN_E_TIMEOUT) return nobody_pushed(store, func, key, err);
     return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
 }
@@ -491,7 +491,7 @@ static int meet_in_steps(tern_store *store, const char *func, const char *key, i
         return tern__error_set(err, func, TERN_E_INVALID, "key of %zu bytes for a barrier", strlen(key));
     int status = tern_store_add(store, come, 1, &members, err);
     if (!status && members == world) status = tern_store_set(store, last, "1", 1, err);
-    return status ? status : wait_for(store, func, keys, 1, -1, err);
+    return status ? status : store_wait_for(store, func, keys, 1, -1, err);
 }
 
 /* PyTorch's TCP stores have a query for this. Its other stores, and prefix stores of any kind, take several.

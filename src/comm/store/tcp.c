@@ -264,7 +264,7 @@ static int tcp_ask(tern_store *root, tern__bytes query, int64_t deadline, tern__
 
 /* ---- opening ---- */
 
-static void close_store(tern_store *root)
+static void tcp_store_close(tern_store *root)
 {
     tcp_store *s = (tcp_store *)root;
     tern__close(&s->line.fd);
@@ -324,14 +324,14 @@ int tern__store_redial(tern_store *store, int64_t deadline, tern_error *err)
     return tcp_redial(&x);
 }
 
-static tern_store *clone_store(tern_store *root, tern_error *err)
+static tern_store *tcp_store_clone(tern_store *root, tern_error *err)
 {
     const tcp_store *s = (const tcp_store *)root;
     return open_store(&s->boot, s->whose, false, root->timeout_s, "tern_store_clone", err);
 }
 
 static const tern__store_ops ops = {
-    .ask = tcp_ask, .clone = clone_store, .close = close_store, .has_barrier = true};
+    .ask = tcp_ask, .clone = tcp_store_clone, .close = tcp_store_close, .has_barrier = true};
 
 tern_store_tcp_opts tern_store_tcp_defaults(void)
 {
@@ -360,8 +360,8 @@ static int tcp_meet(tern_store *store, const tern_store_tcp_opts *own, const cha
     return status;
 }
 
-static int read_opts(tern_store_tcp_opts *own, const tern_store_tcp_opts *opts, const char *host, int port,
-                     const char *func, tern_error *err)
+static int tcp_read_opts(tern_store_tcp_opts *own, const tern_store_tcp_opts *opts, const char *host,
+                         int port, const char *func, tern_error *err)
 {
     *own = tern_store_tcp_defaults();
     int status = tern__opts_read(own, sizeof(*own), opts, func, err);
@@ -382,7 +382,7 @@ static int read_opts(tern_store_tcp_opts *own, const tern_store_tcp_opts *opts, 
 tern_store *tern_store_tcp_open(const char *host, int port, const tern_store_tcp_opts *opts, tern_error *err)
 {
     tern_store_tcp_opts own;
-    if (tern__is_set(err) || read_opts(&own, opts, host, port, __func__, err)) return NULL;
+    if (tern__is_set(err) || tcp_read_opts(&own, opts, host, port, __func__, err)) return NULL;
     tern__bootstrap boot = {.world = TERN__MAX(own.world, 1), .port = port, .listen_fd = -1};
     if (own.is_server) boot.listen_fd = own.listen_fd;
     memcpy(boot.addr, host, strlen(host) + 1);

@@ -206,7 +206,7 @@ static void copy_ranges(const tern__debug *debug, const tern__flight *flight, bo
     }
 }
 
-static int work_finish(channel *c, work *w, tern_error *err)
+static int flight_finish(channel *c, work *w, tern_error *err)
 {
     int status = tern__flight_check(&w->flight, err);
     double us = (double)(tern__now_ns() - w->flight.began) * 1e-3;
@@ -223,7 +223,7 @@ static int finish_to(channel *c, uint64_t seq, tern_error *err)
     int status = TERN_OK;
     for (uint64_t i = seq > c->slots ? seq - c->slots + 1 : 1; i <= seq && !status; i++) {
         work *w = &c->works[i % c->slots];
-        if (w->seq == i) status = work_finish(c, w, err);
+        if (w->seq == i) status = flight_finish(c, w, err);
     }
     return status;
 }
@@ -305,7 +305,7 @@ static int debug_test(void *of, uint64_t seq, tern_error *err)
     channel *c = of;
     int status = c->debug->behind->test(c->behind, seq, err);
     work *w = &c->works[seq % c->slots];
-    if (!status && w->seq == seq) status = work_finish(c, w, err);
+    if (!status && w->seq == seq) status = flight_finish(c, w, err);
     return tern__debug_tell(c->debug, status, err);
 }
 

@@ -22,7 +22,7 @@ static int add_range(tern__flight *flight, const void *at, size_t bytes, bool is
 }
 
 /* Returns the number of ranks' parts in a call's `in` or `out`. */
-static size_t parts_of(const tern_work *work, bool is_out)
+static size_t ranges_of(const tern_work *work, bool is_out)
 {
     const tern__bootstrap *boot = &work->group->boot;
     size_t world = (size_t)boot->world;
@@ -41,7 +41,7 @@ static size_t parts_of(const tern_work *work, bool is_out)
 
 static int add_all(const tern_work *work, tern__flight *flight, bool is_out, tern_error *err)
 {
-    size_t size = tern_dtype_bytes(work->post.dtype), parts = parts_of(work, is_out);
+    size_t size = tern_dtype_bytes(work->post.dtype), parts = ranges_of(work, is_out);
     const tern_span *spans = is_out ? work->takes : work->gives;
     int status = TERN_OK;
     for (size_t i = 0; i < work->operand_count && !work->gives && !status; i++) {
@@ -82,7 +82,7 @@ static tern__flight *take_flight(tern__debug *debug, tern_error *err)
     return flight;
 }
 
-static void give_back(tern__debug *debug, tern__flight *flight)
+static void flight_release(tern__debug *debug, tern__flight *flight)
 {
     tern__flight_drop(&debug->calls, flight);
     flight->next = debug->spare;
@@ -103,7 +103,7 @@ int tern__debug_call_begin(tern_work *work, uint64_t number, tern_error *err)
     if (!status) choose_kept(flight, work);
     if (!status) status = tern__flight_begin(&debug->calls, flight, err);
     if (!status) work->call = flight;
-    if (status) give_back(debug, flight);
+    if (status) flight_release(debug, flight);
     return tern__debug_tell(debug, status, err);
 }
 
@@ -121,7 +121,7 @@ int tern__debug_call_land(const tern_work *work, tern_error *err)
 void tern__debug_call_end(tern_work *work)
 {
     tern__debug *debug = debug_of(work->group);
-    if (debug && work->call) give_back(debug, work->call);
+    if (debug && work->call) flight_release(debug, work->call);
     work->call = NULL;
 }
 

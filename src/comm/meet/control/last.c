@@ -71,7 +71,7 @@ static void last_text(tern__control *control, char *text, size_t size)
 
 /* Puts into `text` what this rank waits in, or else its last collective. Returns the answer's code: 0 if it
  * does not wait, 1 if it waits for no rank in particular, 2 + the rank that it waits for. */
-static int own_text(tern__control *control, char *text, size_t size)
+static int own_wait_text(tern__control *control, char *text, size_t size)
 {
     pthread_mutex_lock(&control->lock);
     snprintf(text, size, "%s", control->wait.text);
@@ -86,7 +86,7 @@ static int own_text(tern__control *control, char *text, size_t size)
 void tern__control_last_answer(tern__control *control, tern__peer *peer, uint64_t question)
 {
     tern__message answer = {.kind = TERN__MESSAGE_ANSWER, .tag = question};
-    answer.code = own_text(control, answer.text, TERN__LAST_TEXT);
+    answer.code = own_wait_text(control, answer.text, TERN__LAST_TEXT);
     answer.bytes = (uint32_t)strlen(answer.text) + 1;
     tern__line_send(control, peer, &answer);
 }
@@ -159,7 +159,7 @@ static bool is_cut_off(tern__control *control, const tern__peer *peer)
 
 /* Asks `peer`, unless the last question is still open. Returns the rank that it waits for, as it has said
  * lately; -1: for none, or it has not said so. */
-static int look_at(tern__control *control, tern__peer *peer, double fresh_s)
+static int look_at_peer(tern__control *control, tern__peer *peer, double fresh_s)
 {
     int64_t now = tern__now_ns(), fresh_ns = (int64_t)(fresh_s * 1e9);
     bool is_fresh = peer->looked_at && now - peer->looked_at <= fresh_ns;
@@ -191,7 +191,7 @@ int tern__control_find_stopped(tern__control *control, int rank, double silent_s
         if (rank == control->rank || atomic_load(&peer->left)) return -1;
         *is_seen = tern__control_is_stopped(control, rank);
         if (*is_seen || is_silent(control, peer, silent_s)) return rank;
-        rank = look_at(control, peer, 2 * silent_s);
+        rank = look_at_peer(control, peer, 2 * silent_s);
     }
     return -1;
 }

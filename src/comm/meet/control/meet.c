@@ -64,7 +64,7 @@ static int claim_rank(int rank, const tern__rank_info *own, tern_store *store, i
     }
 }
 
-static int fail_missing(int first, int world, tern_store *store, tern_error *err)
+static int fail_unmet(int first, int world, tern_store *store, tern_error *err)
 {
     int status = tern__store_fail_missing(store, info_name, first, world, err);
     if (status) return status;
@@ -135,7 +135,7 @@ static int gather_infos(tern__control *control, const tern__rank_info *own, tern
         tern__peer *peer = &control->peers[rank];
         if (rank == control->rank) continue;
         int status = await_published(control, get_info, &peer->info, rank, store, deadline, err);
-        if (status == TERN_E_TIMEOUT) return fail_missing(rank, control->world, store, err);
+        if (status == TERN_E_TIMEOUT) return fail_unmet(rank, control->world, store, err);
         if (!status) status = check_info(peer, own, control->rank, err);
         if (status) return status;
     }

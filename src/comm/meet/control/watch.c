@@ -147,7 +147,7 @@ static void take_message(tern__control *control, tern__peer *peer, const tern__m
     tern__close(&fd);
 }
 
-static void fail_closed(tern__control *control)
+static void fail_line(tern__control *control)
 {
     fail_own(control, TERN_E_SYSTEM, "the program has closed the group's descriptors");
 }
@@ -156,7 +156,7 @@ static void fail_closed(tern__control *control)
 static void lose_own(tern__control *control, tern__peer *peer)
 {
     peer->gone = true;
-    fail_closed(control);
+    fail_line(control);
 }
 
 /* Returns true if there may be more messages. */
@@ -225,7 +225,7 @@ void *tern__control_watch(void *arg)
             if (ready < 0)
                 fail_own(control, TERN_E_SYSTEM, strerror(errno));
             else
-                fail_closed(control);
+                fail_line(control);
             call_wake(control);
             break;
         }

@@ -25,7 +25,7 @@ static const tern__nccl_plugin *find_plugin(tern_error *err)
     return NULL;
 }
 
-static int open_parts(tern__nccl *nccl, tern_error *err)
+static int nccl_open_parts(tern__nccl *nccl, tern_error *err)
 {
     const tern__channel_opts opts = {.slots = TERN__NCCL_SLOTS};
     size_t world = (size_t)nccl->group->boot.world;
@@ -72,7 +72,7 @@ static void *nccl_open(tern_group *group, tern_error *err)
     if (!nccl) return NULL;
     *nccl = (tern__nccl){.group = group, .behind = group->second};
     init_lock(nccl);
-    if (!open_parts(nccl, err)) return nccl;
+    if (!nccl_open_parts(nccl, err)) return nccl;
     nccl_close(nccl);
     return NULL;
 }
@@ -142,7 +142,7 @@ static void nccl_window_close(void *state, uint32_t number)
 
 /* ---- channels ---- */
 
-static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
+static tern__nccl_work *nccl_work_at(const tern__nccl_channel *c, uint64_t seq)
 {
     return &c->works[seq % c->slots];
 }
@@ -153,7 +153,7 @@ static void fail_unmet(const tern__nccl_channel *c)
     tern_group *group = c->nccl->group;
     char text[TERN_ERROR_TEXT];
     for (uint64_t seq = c->finished + 1; seq <= c->posted; seq++) {
-        const tern__nccl_work *work = work_at(c, seq);
+        const tern__nccl_work *work = nccl_work_at(c, seq);
         bool is_on_device = work->comm || work->is_ended;
         if (!is_on_device || group->root->error.code || !group->control) continue;
         if (c->nccl->behind->test(work->order, work->seq, NULL) != TERN_PENDING) continue;
@@ -216,7 +216,7 @@ static void *nccl_channel_open(void *state, const tern__channel_opts *opts, tern
 }
 
 /* A device finishes what it was given before it is closed. */
-static int work_finish(tern__nccl_work *work, tern_error *err)
+static int nccl_work_finish(tern__nccl_work *work, tern_error *err)
 {
     if (work->comm) return tern__nccl_work_finish(work, err);
     return work->is_ended && work->is_queued ? tern__nccl_fail_ended(err) : TERN_OK;
@@ -229,13 +229,13 @@ static int finish_to(tern__nccl_channel *c, uint64_t seq, bool waits, tern_error
     const tern__comm_backend *behind = c->nccl->behind;
     while (c->finished < seq) {
         uint64_t next = c->finished + 1;
-        tern__nccl_work *work = work_at(c, next);
+        tern__nccl_work *work = nccl_work_at(c, next);
         int status = (waits ? behind->wait : behind->test)(work->order, work->seq, err);
         if (!status && c->finished < next && work->comm) status = tern__nccl_work_settle(work, waits, err);
         if (status) return status;
         if (c->finished >= next) continue;
         c->finished = next;
-        status = work_finish(work, err);
+        status = nccl_work_finish(work, err);
         if (status) return status;
     }
     return TERN_OK;
@@ -278,7 +278,7 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     int status = find_device(nccl, post, &gpu, err);
     if (!status && c->posted >= c->slots) status = nccl_wait(c, c->posted + 1 - c->slots, err);
     if (status) return status;
-    tern__nccl_work *work = work_at(c, c->posted + 1);
+    tern__nccl_work *work = nccl_work_at(c, c->posted + 1);
     tern__nccl_comm *comm = gpu ? tern__nccl_comm_of(gpu, c) : NULL;
     *work = (tern__nccl_work){.order = comm ? comm->order : c->behind};
     status = comm ? tern__nccl_work_post(work, comm, post, err)
@@ -306,7 +306,7 @@ static void nccl_note(void *of, const tern__label *label)
 static const tern__tally *nccl_tally(void *of, uint64_t seq)
 {
     const tern__nccl_channel *c = of;
-    const tern__nccl_work *work = work_at(c, seq);
+    const tern__nccl_work *work = nccl_work_at(c, seq);
     return c->nccl->behind->tally(work->order, work->seq);
 }
 

@@ -64,14 +64,14 @@ int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char
     return TERN_OK;
 }
 
-static int is_done(void *comm, tern_error *err)
+static int begin_is_done(void *comm, tern_error *err)
 {
     return tern__nccl_comm_test(comm, err);
 }
 
 int tern__nccl_comm_await(tern__nccl_comm *comm, const char *what, tern_error *err)
 {
-    const tern__nccl_goal goal = {is_done, comm, what, tern__nccl_comm_peer(comm)};
+    const tern__nccl_goal goal = {begin_is_done, comm, what, tern__nccl_comm_peer(comm)};
     return tern__nccl_await(comm->gpu->nccl, &goal, err);
 }
 

@@ -51,7 +51,7 @@ static message *message_new(mailbox *box, tern_error *err)
     return m ? m : tern__alloc(sizeof(*m), "tern_send", err);
 }
 
-static void give_back(mailbox *box, message *m)
+static void message_release(mailbox *box, message *m)
 {
     message **at = &box->pending;
     while (*at && *at != m) at = &(*at)->next;
@@ -66,7 +66,7 @@ static void message_finish(mailbox *box, message *m, int status)
     m->of->source = m->own.source;
     m->of->is_apart = m->own.is_apart;
     m->of->status = status;
-    give_back(box, m);
+    message_release(box, m);
 }
 
 static message *message_find(const mailbox *box, const tern__transfer *transfer)
@@ -213,7 +213,7 @@ static int message_start(mailbox *box, tern__nccl_device *gpu, tern__transfer *t
     return status ? status : tern__nccl_mailbox_advance(box, err);
 }
 
-static mailbox *mailbox_open(tern__nccl *nccl, tern_error *err)
+static mailbox *nccl_mailbox_open(tern__nccl *nccl, tern_error *err)
 {
     mailbox *box = tern__alloc(sizeof(*box), "tern_send", err);
     if (box) *box = (mailbox){.nccl = nccl};
@@ -223,7 +223,7 @@ static mailbox *mailbox_open(tern__nccl *nccl, tern_error *err)
 int tern__nccl_transfer_start(void *state, tern__transfer *transfer, tern_error *err)
 {
     tern__nccl *nccl = state;
-    if (!nccl->mailbox) nccl->mailbox = mailbox_open(nccl, err);
+    if (!nccl->mailbox) nccl->mailbox = nccl_mailbox_open(nccl, err);
     if (!nccl->mailbox) return err->code;
     tern__nccl_device *gpu = device_of(nccl->mailbox, transfer);
     if (gpu) return message_start(nccl->mailbox, gpu, transfer, err);
@@ -238,7 +238,7 @@ typedef struct wait {
     const tern__transfer *transfer;
 } wait;
 
-static int is_over(void *of, tern_error *err)
+static int message_is_over(void *of, tern_error *err)
 {
     const wait *w = of;
     int status = tern__nccl_mailbox_advance(w->box, err);
@@ -256,7 +256,7 @@ int tern__nccl_transfer_wait(void *state, const tern__transfer *transfer, tern_e
     tern__transfer_text(nccl->group, transfer, text, sizeof(text));
     snprintf(what, sizeof(what), "to be done with %s", text);
     int peer = m && m->own.is_recv ? m->own.source : transfer->peer;
-    const tern__nccl_goal goal = {is_over, &(wait){box, transfer}, what, peer};
+    const tern__nccl_goal goal = {message_is_over, &(wait){box, transfer}, what, peer};
     return tern__nccl_await(nccl, &goal, err);
 }
 
@@ -267,7 +267,7 @@ void tern__nccl_transfer_drop(void *state, tern__transfer *transfer)
     const tern__nccl *nccl = state;
     message *m = nccl->mailbox ? message_find(nccl->mailbox, transfer) : NULL;
     nccl->behind->transfer_drop(nccl->state, m ? &m->own : transfer);
-    if (m) give_back(nccl->mailbox, m);
+    if (m) message_release(nccl->mailbox, m);
 }
 
 void tern__nccl_mailbox_leave(mailbox *box)

@@ -40,7 +40,7 @@ void tern__nccl_forget(const tern__nccl *nccl)
 }
 
 /* An error ends the wait, too. */
-static bool is_over(const tern__goal *until)
+static bool goal_is_over(const tern__goal *until)
 {
     goal *g = (goal *)(uintptr_t)until;
     if (g->status == TERN_PENDING) g->status = g->of->is_over(g->of->of, g->err);
@@ -58,7 +58,7 @@ static void goal_describe(const tern__goal *until, bool *ranks, char *what, size
 int tern__nccl_await(const tern__nccl *nccl, const tern__nccl_goal *of, tern_error *err)
 {
     tern_error why = {0};
-    goal until = {.goal = {.is_met = is_over,
+    goal until = {.goal = {.is_met = goal_is_over,
                            .describe = goal_describe,
                            .is_message = of->peer >= 0,
                            .is_polled = true,
@@ -67,7 +67,7 @@ int tern__nccl_await(const tern__nccl *nccl, const tern__nccl_goal *of, tern_err
                   .of = of,
                   .status = TERN_PENDING,
                   .err = &why};
-    if (is_over(&until.goal))
+    if (goal_is_over(&until.goal))
         return why.code ? tern__error_set(err, why.func, why.code, "%s", why.text) : TERN_OK;
     int status = tern__wait(nccl->group, &until.goal, err);
     if (status || !until.status) return status;

@@ -121,7 +121,7 @@ static int weigh_extent(const tern__post *post, const char *from, char *to, uint
 
 /* Computes the result of one rank: the mean is x * weight / share, the premul_sum x * weight. Copies it to
  * `out` if that is set, except in a broadcast, whose root is this rank. */
-static int work_finish(const self *of, const tern__post *post, tern_error *err)
+static int self_finish(const self *of, const tern__post *post, tern_error *err)
 {
     bool is_premul = post->op == TERN_PREMUL_SUM;
     double share = is_premul ? 1 : post->terms.share;
@@ -156,7 +156,7 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
                              .idle = post->terms.idle && !post->terms.shadow,
                              .shares = post->terms.weighted ? post->terms.share : 1,
                              .weight = post->terms.weighted ? &w->weight : NULL};
-    return post->only_meets ? TERN_OK : work_finish(c->of, post, err);
+    return post->only_meets ? TERN_OK : self_finish(c->of, post, err);
 }
 
 static void self_note(void *of, const tern__label *label)

@@ -28,7 +28,7 @@ typedef struct notice {
     bool shadow[]; /* [world] */
 } notice;
 
-static tern__hosts_work *work_at(const tern__hosts_channel *channel, uint64_t seq)
+static tern__hosts_work *channel_work_at(const tern__hosts_channel *channel, uint64_t seq)
 {
     return &channel->works[seq % channel->slots];
 }
@@ -50,7 +50,7 @@ static notice *notice_at(const tern__hosts_channel *channel, uint64_t seq, int p
 static void board_write(const tern__hosts_channel *channel, uint64_t seq)
 {
     const tern__hosts *hosts = channel->hosts;
-    const tern__tally *tally = &work_at(channel, seq)->tally;
+    const tern__tally *tally = &channel_work_at(channel, seq)->tally;
     if (hosts->map.place != 0) return;
     for (int place = hosts->map.flows; place < hosts->here.boot.world; place++) {
         notice *to = notice_at(channel, seq, place);
@@ -64,7 +64,7 @@ static void board_write(const tern__hosts_channel *channel, uint64_t seq)
 static void board_read(const tern__hosts_channel *channel, uint64_t seq)
 {
     const tern__hosts *hosts = channel->hosts;
-    tern__hosts_work *work = work_at(channel, seq);
+    tern__hosts_work *work = channel_work_at(channel, seq);
     if (talks_to_hosts(channel)) return;
     const notice *from = notice_at(channel, seq, hosts->map.place);
     work->tally.shares = from->shares;
@@ -90,14 +90,15 @@ static int arrive_all(tern__hosts_channel *channel, tern_error *err)
     int status = TERN_OK;
     while (!status && channel->arrived < channel->posted) {
         if (talks_to_hosts(channel) && !tern__exchange_has_room(&channel->exchange)) break;
-        status = tern__meeting_test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
+        status =
+            tern__meeting_test(channel->arrive, channel_work_at(channel, channel->arrived + 1)->arrive, err);
         channel->arrived += !status;
         if (!status && talks_to_hosts(channel)) status = tern__exchange_send_header(&channel->exchange, err);
     }
     return status == TERN_PENDING ? TERN_OK : status;
 }
 
-static bool is_over(const tern__hosts_channel *channel, uint64_t seq)
+static bool channel_is_over(const tern__hosts_channel *channel, uint64_t seq)
 {
     return channel->arrived >= seq &&
            (!talks_to_hosts(channel) || tern__exchange_is_over(&channel->exchange, seq));
@@ -105,7 +106,7 @@ static bool is_over(const tern__hosts_channel *channel, uint64_t seq)
 
 static int cross_work(tern__hosts_channel *channel, tern_error *err)
 {
-    tern__hosts_work *work = work_at(channel, channel->crossed + 1);
+    tern__hosts_work *work = channel_work_at(channel, channel->crossed + 1);
     board_write(channel, channel->crossed + 1);
     int status = meet_locally(channel->leave, work, &work->leave, err);
     channel->crossed += !status;
@@ -121,7 +122,7 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
         before = channel->crossed;
         status = arrive_all(channel, err);
         if (!status && talks_to_hosts(channel)) status = tern__exchange_step(&channel->exchange, err);
-        while (!status && is_over(channel, channel->crossed + 1)) status = cross_work(channel, err);
+        while (!status && channel_is_over(channel, channel->crossed + 1)) status = cross_work(channel, err);
     } while (!status && channel->crossed != before);
     return status;
 }
@@ -154,7 +155,7 @@ static int end_work(tern__hosts_channel *channel, tern__hosts_work *work, tern_e
 static int end_all(tern__hosts_channel *channel, tern_error *err)
 {
     while (channel->done < channel->crossed) {
-        int status = end_work(channel, work_at(channel, channel->done + 1), err);
+        int status = end_work(channel, channel_work_at(channel, channel->done + 1), err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
         board_read(channel, ++channel->done);
     }
@@ -177,13 +178,13 @@ typedef struct goal {
     uint64_t seq;
 } goal;
 
-static bool has_room(const tern__goal *until)
+static bool channel_has_room(const tern__goal *until)
 {
     const goal *g = (const goal *)until;
     return g->seq - g->channel->done <= g->channel->slots;
 }
 
-static bool is_done(const tern__goal *until)
+static bool channel_is_done(const tern__goal *until)
 {
     const goal *g = (const goal *)until;
     return g->channel->done >= g->seq;
@@ -192,7 +193,7 @@ static bool is_done(const tern__goal *until)
 /* Returns the meeting that the first unfinished work waits in; NULL if it waits for messages. */
 static tern__meeting *find_meeting(const tern__hosts_channel *channel, uint64_t *seq)
 {
-    const tern__hosts_work *work = work_at(channel, channel->done + 1);
+    const tern__hosts_work *work = channel_work_at(channel, channel->done + 1);
     bool has_crossed = channel->crossed > channel->done, has_arrived = channel->arrived > channel->done;
     *seq = work->moved ? work->part : has_crossed ? work->leave : work->arrive;
     if (!work->moved && !(has_crossed && !work->moves) && has_arrived) return NULL;
@@ -212,7 +213,7 @@ static void work_goal_describe(const tern__goal *until, bool *ranks, char *what,
 {
     const tern__hosts_channel *channel = ((const goal *)until)->channel;
     uint64_t seq = channel->done + 1, met;
-    const tern__hosts_work *work = work_at(channel, seq);
+    const tern__hosts_work *work = channel_work_at(channel, seq);
     tern__meeting *meeting = find_meeting(channel, &met);
     tern__desc_text(&work->desc, seq, what, size);
     if (meeting)
@@ -240,8 +241,8 @@ static bool channel_awaits(const tern__goal *until, int rank)
     uint64_t seq = channel->done + 1, met;
     tern__meeting *meeting = find_meeting(channel, &met);
     if (meeting) return awaits_here(channel->hosts, meeting, met, rank);
-    return work_at(channel, seq)->moves ? tern__messages_awaits(&channel->moves, rank)
-                                        : tern__exchange_awaits(&channel->exchange, seq, rank);
+    return channel_work_at(channel, seq)->moves ? tern__messages_awaits(&channel->moves, rank)
+                                                : tern__exchange_awaits(&channel->exchange, seq, rank);
 }
 
 static int work_goal_find_gone(const tern__goal *until)
@@ -304,9 +305,9 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     next.is_small = is_small(hosts, &next);
     int status = check_post(hosts, post, next.count, err);
     bool is_full = channel->posted + 1 - channel->done > channel->slots;
-    if (!status && is_full) status = channel_await(channel, channel->posted + 1, has_room, err);
+    if (!status && is_full) status = channel_await(channel, channel->posted + 1, channel_has_room, err);
     if (status) return status;
-    tern__hosts_work *work = work_at(channel, channel->posted + 1);
+    tern__hosts_work *work = channel_work_at(channel, channel->posted + 1);
     next.tally = (tern__tally){.shadow = tern__hosts_work_shadows(channel, work)};
     *work = next;
     status = meet_locally(channel->arrive, work, &work->arrive, err);
@@ -327,7 +328,7 @@ int tern__hosts_channel_test(void *self, uint64_t seq, tern_error *err)
 int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
 {
     int status = tern__hosts_channel_test(self, seq, err);
-    return status == TERN_PENDING ? channel_await(self, seq, is_done, err) : status;
+    return status == TERN_PENDING ? channel_await(self, seq, channel_is_done, err) : status;
 }
 
 void tern__hosts_channel_note(void *self, const tern__label *label)
@@ -340,7 +341,7 @@ void tern__hosts_channel_note(void *self, const tern__label *label)
 
 const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)
 {
-    return &work_at(self, seq)->tally;
+    return &channel_work_at(self, seq)->tally;
 }
 
 /* ---- life ---- */
@@ -372,7 +373,7 @@ static int open_board(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-static int open_parts(tern__hosts_channel *channel, tern_error *err)
+static int channel_open_parts(tern__hosts_channel *channel, tern_error *err)
 {
     tern__shm_group *ranks = channel->hosts->ranks;
     size_t world = (size_t)channel->hosts->group->boot.world;
@@ -398,7 +399,7 @@ void *tern__hosts_channel_open(void *state, const tern__channel_opts *opts, tern
     if (!channel) return NULL;
     *channel = (tern__hosts_channel){
         .hook.progress = channel_progress, .hosts = hosts, .slots = (uint64_t)TERN__MAX(opts->slots, 2)};
-    if (open_parts(channel, err)) {
+    if (channel_open_parts(channel, err)) {
         tern__hosts_channel_close(channel);
         return NULL;
     }

@@ -125,7 +125,7 @@ static uint64_t in_round(const tern__exchange *x, const tern__round *round, int 
     return TERN__MIN(count - *first, each);
 }
 
-static uint64_t parts_of(uint64_t count, uint64_t each)
+static uint64_t round_parts(uint64_t count, uint64_t each)
 {
     return (count + each - 1) / each;
 }
@@ -141,10 +141,10 @@ static void cut_rounds(const tern__exchange *x, tern__hosts_work *work)
     for (int host = 0; host < x->channel->hosts->map.count; host++)
         most = TERN__MAX(most, tern__region_count(x->channel->hosts, work, host));
     if (!most) return;
-    uint64_t wish = TERN__MAX(parts_of(most, fewest), shortest / size);
-    uint64_t each = parts_of(most, parts_of(most, TERN__MIN(wish, fit)));
+    uint64_t wish = TERN__MAX(round_parts(most, fewest), shortest / size);
+    uint64_t each = round_parts(most, round_parts(most, TERN__MIN(wish, fit)));
     work->each = TERN__MIN(tern__align_up(each, TERN__LINE), fit);
-    work->rounds = parts_of(most, work->each);
+    work->rounds = round_parts(most, work->each);
 }
 
 /* Copies a result to the windows of all ranks of this host, or to its owner's, unless it is there already.
@@ -273,7 +273,7 @@ static int begin_round(tern__exchange *x, tern__round *round, tern_error *err)
     return status;
 }
 
-static tern__hosts_work *work_at(const tern__exchange *x, uint64_t seq)
+static tern__hosts_work *exchange_work_at(const tern__exchange *x, uint64_t seq)
 {
     return &x->channel->works[seq % x->channel->slots];
 }
@@ -282,7 +282,7 @@ static int begin_rounds(tern__exchange *x, tern_error *err)
 {
     int status = TERN_OK;
     while (!status && x->fed < x->headers_received && x->begun < x->ended + TERN__ROUNDS) {
-        tern__hosts_work *work = work_at(x, x->fed + 1);
+        tern__hosts_work *work = exchange_work_at(x, x->fed + 1);
         if (work->begun == work->rounds) {
             x->fed++;
             continue;
@@ -331,7 +331,7 @@ bool tern__exchange_has_room(const tern__exchange *x)
 int tern__exchange_send_header(tern__exchange *x, tern_error *err)
 {
     uint64_t seq = ++x->headers_sent;
-    tern__hosts_work *work = work_at(x, seq);
+    tern__hosts_work *work = exchange_work_at(x, seq);
     const tern__tally *local = &tern__meeting_work(x->channel->arrive, work->arrive)->tally;
     return tern__headers_send(headers_at(x, seq), work, local, err);
 }
@@ -364,7 +364,7 @@ static int receive_headers(tern__exchange *x, tern_error *err)
 
 bool tern__exchange_is_over(const tern__exchange *x, uint64_t seq)
 {
-    const tern__hosts_work *work = work_at(x, seq);
+    const tern__hosts_work *work = exchange_work_at(x, seq);
     return x->headers_received >= seq && work->ended == work->rounds;
 }
 

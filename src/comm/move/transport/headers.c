@@ -63,7 +63,7 @@ void tern__headers_close(tern__headers *headers)
     tern__free(headers->sums);
 }
 
-static header *head_of(const tern__headers *headers, int host)
+static header *header_of(const tern__headers *headers, int host)
 {
     return (header *)(headers->data + (size_t)host * header_bytes(headers->channel->hosts));
 }
@@ -78,7 +78,7 @@ static bool is_premul(const tern__hosts_work *work)
 static void write_head(const tern__headers *headers, tern__hosts_work *work, const tern__tally *local)
 {
     const tern__hosts *hosts = headers->channel->hosts;
-    header *own = head_of(headers, hosts->map.own);
+    header *own = header_of(headers, hosts->map.own);
     memset(own, 0, sum_offset(hosts));
     own->desc = work->desc;
     own->shares = local->shares;
@@ -100,9 +100,9 @@ static int exchange_headers(tern__headers *headers, int host, tern_error *err)
     const tern__hosts *hosts = headers->channel->hosts;
     int rank = tern__host_rank(&hosts->map, host, hosts->map.place), tag = headers->channel->tag;
     size_t bytes = header_bytes(hosts);
-    int status = tern__messages_recv(&headers->messages, rank, tag, head_of(headers, host), bytes, err);
+    int status = tern__messages_recv(&headers->messages, rank, tag, header_of(headers, host), bytes, err);
     if (status) return status;
-    return tern__messages_send(&headers->messages, rank, tag, head_of(headers, hosts->map.own), bytes, err);
+    return tern__messages_send(&headers->messages, rank, tag, header_of(headers, hosts->map.own), bytes, err);
 }
 
 int tern__headers_send(tern__headers *headers, tern__hosts_work *work, const tern__tally *local,
@@ -119,12 +119,12 @@ int tern__headers_send(tern__headers *headers, tern__hosts_work *work, const ter
 
 /* ---- receiving ---- */
 
-static int fail_mismatch(const tern__headers *headers, uint64_t seq, int one, int other, tern_error *err)
+static int fail_headers(const tern__headers *headers, uint64_t seq, int one, int other, tern_error *err)
 {
     const tern__hosts *hosts = headers->channel->hosts;
     const tern__host_map *map = &hosts->map;
     char text[TERN_ERROR_TEXT];
-    tern__desc_differ(&head_of(headers, one)->desc, &head_of(headers, other)->desc,
+    tern__desc_differ(&header_of(headers, one)->desc, &header_of(headers, other)->desc,
                       tern_group_world_rank(hosts->group, tern__host_rank(map, one, map->place)),
                       tern_group_world_rank(hosts->group, tern__host_rank(map, other, map->place)), seq, text,
                       sizeof(text));
@@ -135,15 +135,15 @@ static int fail_mismatch(const tern__headers *headers, uint64_t seq, int one, in
 static int compare_headers(const tern__headers *headers, uint64_t seq, tern_error *err)
 {
     int like = 0, hosts = headers->channel->hosts->map.count;
-    while (like < hosts - 1 && head_of(headers, like)->desc.flags & TERN__SHADOW) like++;
+    while (like < hosts - 1 && header_of(headers, like)->desc.flags & TERN__SHADOW) like++;
     for (int host = 0; host < hosts; host++)
-        if (!tern__desc_is_same(&head_of(headers, host)->desc, &head_of(headers, like)->desc))
-            return fail_mismatch(headers, seq, like, host, err);
+        if (!tern__desc_is_same(&header_of(headers, host)->desc, &header_of(headers, like)->desc))
+            return fail_headers(headers, seq, like, host, err);
     return TERN_OK;
 }
 
 /* Adds the hosts' tallies up to the work's. */
-static void add_up(const tern__headers *headers)
+static void add_sums(const tern__headers *headers)
 {
     const tern__host_map *map = &headers->channel->hosts->map;
     tern__hosts_work *work = headers->work;
@@ -151,7 +151,7 @@ static void add_up(const tern__headers *headers)
     work->tally.shares = work->tally.shadows = 0;
     work->is_weighted = false;
     for (int host = 0; host < map->count; host++) {
-        const header *h = head_of(headers, host);
+        const header *h = header_of(headers, host);
         work->tally.shares += h->shares;
         work->is_weighted |= h->weighted;
         weighs |= h->weighs;
@@ -185,7 +185,7 @@ int tern__headers_recv(tern__headers *headers, uint64_t seq, tern_error *err)
     int status = tern__messages_test(&headers->messages, err);
     if (!status) status = compare_headers(headers, seq, err);
     if (status) return status;
-    add_up(headers);
+    add_sums(headers);
     find_source(headers);
     return TERN_OK;
 }

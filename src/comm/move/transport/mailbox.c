@@ -125,7 +125,7 @@ static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error 
     return TERN_OK;
 }
 
-static int send_all(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
+static int send_to_rank(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     int status = push_envelopes(mailbox, rank, err);
     if (status >= 0) status = send_body(mailbox, rank, err);
@@ -249,7 +249,7 @@ int tern__mail_progress(tern__progress_hook *hook, tern_error *err)
     int status = TERN_OK;
     for (int i = 1; i < group->boot.world && status >= 0; i++) {
         int rank = (group->boot.rank + i) % group->boot.world;
-        status = send_all(mailbox, rank, err);
+        status = send_to_rank(mailbox, rank, err);
         if (status >= 0) status = pull_envelopes(mailbox, rank, err);
         if (status >= 0) status = recv_bodies(mailbox, rank, err);
     }

@@ -12,7 +12,7 @@ typedef struct goal {
     const tern__transfer *transfer;
 } goal;
 
-static bool is_over(const tern__goal *until)
+static bool transfer_is_over(const tern__goal *until)
 {
     return ((const goal *)until)->transfer->status != TERN_PENDING;
 }
@@ -46,10 +46,12 @@ static int find_gone(const tern__goal *until)
 int tern__hosts_mailbox_wait(void *hosts, const tern__transfer *transfer, tern_error *err)
 {
     const struct tern__hosts_mailbox *mailbox = ((tern__hosts *)hosts)->mailbox;
-    goal until = {
-        .goal = {.is_met = is_over, .describe = goal_describe, .find_gone = find_gone, .is_message = true},
-        .mailbox = mailbox,
-        .transfer = transfer};
+    goal until = {.goal = {.is_met = transfer_is_over,
+                           .describe = goal_describe,
+                           .find_gone = find_gone,
+                           .is_message = true},
+                  .mailbox = mailbox,
+                  .transfer = transfer};
     return transfer->status != TERN_PENDING ? TERN_OK : tern__wait(mailbox->hosts->group, &until.goal, err);
 }
 
@@ -104,7 +106,7 @@ void tern__hosts_mailbox_close(struct tern__hosts_mailbox *mailbox)
     link->asking = mailbox;
 }
 
-static struct tern__hosts_mailbox *mailbox_open(tern__hosts *hosts, tern_error *err)
+static struct tern__hosts_mailbox *hosts_mailbox_open(tern__hosts *hosts, tern_error *err)
 {
     size_t world = (size_t)hosts->group->boot.world;
     struct tern__hosts_mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
@@ -130,7 +132,7 @@ int tern__hosts_mailbox_start(void *state, tern__transfer *transfer, tern_error 
     tern__hosts *hosts = state;
     int status = tern__failure_check(hosts->group, err);
     if (status) return status;
-    if (!hosts->mailbox && !(hosts->mailbox = mailbox_open(hosts, err))) return err->code;
+    if (!hosts->mailbox && !(hosts->mailbox = hosts_mailbox_open(hosts, err))) return err->code;
     status = tern__match_start(&hosts->mailbox->matcher, transfer, err);
     return status || transfer->status == TERN_OK ? status : tern__mail_progress(&hosts->mailbox->hook, err);
 }

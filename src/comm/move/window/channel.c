@@ -74,7 +74,7 @@ static bool run_work(void *of, uint64_t seq)
     return true;
 }
 
-static bool is_done(const void *of, uint64_t seq)
+static bool work_is_done(const void *of, uint64_t seq)
 {
     const tern__channel *channel = of;
     uint64_t chunks = tern__channel_cut(channel, seq)->chunks;
@@ -154,7 +154,7 @@ static void channel_close(void *self)
 static void *channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
 {
     static const tern__meeting_mover mover = {
-        .begin = cut_work, .run = run_work, .is_done = is_done, .owes = owes_chunk};
+        .begin = cut_work, .run = run_work, .is_done = work_is_done, .owes = owes_chunk};
     const char *func = "tern_group";
     tern__window_state *windows = state;
     size_t world = (size_t)windows->ranks.world;

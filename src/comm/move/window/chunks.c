@@ -17,7 +17,7 @@ enum {
 /* ---- cutting ---- */
 
 /* True if the result goes to memory that only one rank sees: that rank must compute it. */
-static bool is_own(const tern__post *post)
+static bool cut_is_own(const tern__post *post)
 {
     return post->out || post->kept || post->takes;
 }
@@ -44,7 +44,7 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world)
     const tern__post *post = &work->post;
     uint64_t count = work->count, size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
     uint64_t each = (count + (uint64_t)world - 1) / (uint64_t)world;
-    *cut = (tern__cut){.is_own = is_own(post)};
+    *cut = (tern__cut){.is_own = cut_is_own(post)};
     if (post->only_meets || count == 0) return;
     cut->slice = tern__align_up(count * size <= small_bytes ? count : each, line);
     cut->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
@@ -184,7 +184,7 @@ static void run_piece(tern__channel *channel, const tern__met *work, uint32_t wi
     const tern__window_state *windows = channel->windows;
     for (int rank = 0; rank < windows->ranks.world; rank++)
         channel->at[rank] = windows->list[window]->bases[rank] + offset;
-    if (is_own(&work->post))
+    if (cut_is_own(&work->post))
         run_own(channel, work, first, count);
     else
         run_shared(channel, work, first, count);
@@ -226,7 +226,7 @@ void tern__chunk_run(tern__channel *channel, uint64_t seq, int owner, uint64_t c
 {
     const tern__met *work = tern__meeting_work(channel->meeting, seq);
     const tern__cut *cut = tern__channel_cut(channel, seq);
-    if (is_own(&work->post)) {
+    if (cut_is_own(&work->post)) {
         run_for_self(channel, work);
         return;
     }

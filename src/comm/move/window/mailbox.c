@@ -59,7 +59,7 @@ static void send_bodies(tern__mailbox *mailbox, int rank)
     }
 }
 
-static void send_all(tern__mailbox *mailbox, int rank)
+static void send_through(tern__mailbox *mailbox, int rank)
 {
     const tern__match_peer *peer = peer_of(mailbox, rank);
     if (peer->waiting.first) post_envelopes(mailbox, rank);
@@ -127,7 +127,7 @@ int tern__mailbox_progress(tern__progress_hook *hook, tern_error *err)
     for (int i = 0; i < ranks->world && mailbox->matcher.pending && !status; i++) {
         int rank = (turn + i) % ranks->world;
         if (rank == ranks->rank) continue;
-        send_all(mailbox, rank);
+        send_through(mailbox, rank);
         status = receive_all(mailbox, rank, err);
     }
     return status;
@@ -174,7 +174,7 @@ void tern__mailbox_close(tern__mailbox *mailbox)
     tern__free(mailbox);
 }
 
-static tern__mailbox *mailbox_open(tern__shm_group *ranks, tern_error *err)
+static tern__mailbox *window_mailbox_open(tern__shm_group *ranks, tern_error *err)
 {
     size_t world = (size_t)ranks->world;
     tern__mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
@@ -197,7 +197,8 @@ int tern__mailbox_start(void *state, tern__transfer *t, tern_error *err)
     int status = tern__failure_check(windows->ranks.group, err);
     if (status) return status;
     tern__mailbox *mailbox = windows->mailbox;
-    if (!mailbox && !(mailbox = windows->mailbox = mailbox_open(&windows->ranks, err))) return err->code;
+    if (!mailbox && !(mailbox = windows->mailbox = window_mailbox_open(&windows->ranks, err)))
+        return err->code;
     if (!t->is_recv) {
         if (tern__shm_has_left(&windows->ranks, t->peer)) return tern__mailbox_fail_left(mailbox, t, err);
         if (!mailbox->out[t->peer].pair) status = tern__pair_create(mailbox, t->peer, err);
@@ -205,7 +206,7 @@ int tern__mailbox_start(void *state, tern__transfer *t, tern_error *err)
     if (!status) status = tern__match_start(&mailbox->matcher, t, err);
     if (status) return status;
     if (!t->is_recv)
-        send_all(mailbox, t->peer);
+        send_through(mailbox, t->peer);
     else if (t->status == TERN_PENDING)
         return t->peer == TERN_ANY_SOURCE ? tern__mailbox_progress(&mailbox->hook, err)
                                           : receive_all(mailbox, t->peer, err);

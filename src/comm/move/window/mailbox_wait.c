@@ -8,8 +8,8 @@
 /* ---- in words ---- */
 
 /* Writes "rank 0 waits in recv of 4 f32 from rank 1, tag 3". */
-static void own_text(const tern__mailbox *mailbox, const char *doing, const tern__transfer *t, char *text,
-                     size_t size)
+static void own_message_text(const tern__mailbox *mailbox, const char *doing, const tern__transfer *t,
+                             char *text, size_t size)
 {
     const tern__shm_group *ranks = mailbox->ranks;
     char what[TERN__WORK_TEXT];
@@ -51,7 +51,7 @@ static int fail_late(const tern__mailbox *mailbox, const tern__transfer *t, tern
     const tern__shm_group *ranks = mailbox->ranks;
     char text[TERN_ERROR_TEXT], doing[48];
     snprintf(doing, sizeof(doing), "waited %g s in", ranks->group->opts.timeout_s);
-    own_text(mailbox, doing, t, text, sizeof(text));
+    own_message_text(mailbox, doing, t, text, sizeof(text));
     for (int rank = 0; rank < ranks->world; rank++)
         if (rank == t->peer || (t->peer == TERN_ANY_SOURCE && rank != ranks->rank))
             append_peer(mailbox, rank, t, text, sizeof(text));
@@ -61,7 +61,7 @@ static int fail_late(const tern__mailbox *mailbox, const tern__transfer *t, tern
 int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
     char text[TERN_ERROR_TEXT], own[256], who[128] = "every other rank";
-    own_text(mailbox, "waits in", t, own, sizeof(own));
+    own_message_text(mailbox, "waits in", t, own, sizeof(own));
     if (t->peer != TERN_ANY_SOURCE) tern__group_describe(mailbox->ranks->group, t->peer, who, sizeof(who));
     snprintf(text, sizeof(text), "%s has closed its group while %s", who, own);
     return tern__failure_set_in(mailbox->ranks->group, TERN_E_PEER, text, err);

@@ -50,7 +50,7 @@ int tern__pair_attach(tern__mailbox *mailbox, int rank, tern_error *err)
     return status;
 }
 
-static void give_back(tern__pair *pair, bool is_shared)
+static void pair_unmap(tern__pair *pair, bool is_shared)
 {
     if (!pair || (is_shared && atomic_fetch_sub(&pair->head.sharers, 1) > 1)) return;
     munmap(pair, tern__segment_mapped(sizeof(*pair)));
@@ -63,8 +63,8 @@ void tern__pair_release(tern__mailbox *mailbox, int rank)
     bool is_shared = ranks->group->root->pid == getpid() && tern__group_is_same_process(ranks->group, rank);
     tern__inbox *in = &mailbox->in[rank];
     if (is_shared && !in->pair) tern__pair_attach(mailbox, rank, NULL);
-    give_back(in->pair, is_shared);
-    give_back(mailbox->out[rank].pair, is_shared);
+    pair_unmap(in->pair, is_shared);
+    pair_unmap(mailbox->out[rank].pair, is_shared);
 }
 
 /* ---- a ring ---- */
