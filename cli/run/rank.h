@@ -18,8 +18,8 @@ typedef struct tern__rank {
     pid_t pid;
     int pid_fd;   /* a pidfd; -1: the kernel has none                         */
     int error_fd; /* without a log folder: the file of TORCHELASTIC_ERROR_FILE; else -1 */
-    bool polled;  /* no pidfd will tell of its end: it has told already, but a debugger holds the rank, or
-                   * there is none                                            */
+    bool polled;  /* its end is looked for with waitpid: the kernel has no pidfds, or the pidfd has become
+                   * readable but a debugger still holds the rank             */
     bool gone;    /* reaped: the pid belongs to its group, or to another process by now */
     bool has_succeeded; /* exited with 0 */
     bool is_group_gone; /* no process is left in the group that it led            */

@@ -1,27 +1,28 @@
 /* gloo.cc - the gloo plug-in: the transport of <tern/backend/transport.h> over gloo's TCP pairs.
  *
  * Ranks publish, for each peer, the address on which they listen for it and a random token. Once all are
- * known each pair connects, and the tokens go over it: a pair whose other end does not know the token, which
- * is only in the store, has a stranger there. Debian 13's gloo waits for the peer, but Debian 12's lets in
- * the first that connects, and listens no more. So a port scanner that was faster than the peer spoils the
- * pair, and both ranks try again with a new one. A rank gives a pair up if it finds a stranger, a closed port
- * or a closed connection there, or nobody connects. It then closes its own end, so the peer finds that closed
- * in turn, and gives the pair up as well.
+ * known each pair connects, and the tokens go over it: a pair whose other end does not know the token,
+ * which is only in the store, has a stranger there. Debian 13's gloo waits for the peer, but Debian 12's
+ * lets in the first that connects, and listens no more. So a port scanner that was faster than the peer
+ * spoils the pair, and both ranks try again with a new one. A rank gives a pair up if it finds a stranger,
+ * a closed port or a closed connection there, or nobody connects. It then closes its own end, so the peer
+ * finds that closed in turn, and gives the pair up as well.
  *
  * gloo moves bytes on a thread of its own. A message there is an "unbound buffer": ours reaches over all of
  * the memory, so that one object serves any message, and none is made once there are enough. Three things
- * that gloo does are kept away from who uses it:
- *   - A wait that times out closes all pairs of its context, and there is no other way to ask whether a
+ * that gloo does are kept away from who uses it: - A wait that times out closes all pairs of its context,
+ * and there is no other way to ask whether a
  *     message is done. So the pairs are taken out of the context; to have waited in vain is an exception
- * then, and nothing else.
- *   - A message longer than what was asked for throws on gloo's thread, which ends the process, and one that
- * is shorter passes for whole. Sizes are part of the slot here, so messages of other sizes do not meet.
- *   - A pair that breaks tells only the messages that wait in a queue, not the one whose bytes are on the
- * way. Each peer therefore has a watch: a receive of something that is never sent, which stays in the queue.
+ * then, and nothing else. - A message longer than what was asked for throws on gloo's thread, which ends
+ * the process, and one that is shorter passes for whole. Sizes are part of the slot here, so messages of
+ * other sizes do not meet. - A pair that breaks tells only the messages that wait in a queue, not the one
+ * whose bytes are on the way. Each peer therefore has a watch: a receive of something that is never sent,
+ * which stays in the queue.
  *
- * Two ways to end the process on gloo's thread are left: a peer that writes what is no message of gloo's, and
- * a write that fails for another reason than a closed connection (a host that was unreachable for minutes).
- */
+ * Two ways to end the process on gloo's thread are left: a peer that writes what is no message of gloo's,
+ * and a write that fails for another reason than a closed connection (a host that was unreachable for
+ * minutes).
+ * */
 #include <tern/backend/transport.h>
 
 #include <gloo/common/error.h>
@@ -248,22 +249,23 @@ message *start(mesh *m, bool sends, int peer, int tag, const void *data, size_t 
     return taken;
 }
 
-/* Throws if the pair is broken and its peer has not left. A wait that was called off before it began returns
- * where the message is done, throws if the pair is broken, and else returns. */
+/* Throws if the pair is broken and its peer has not left. gloo has no function that asks for the state of a
+ * pair. But a wait that is aborted before it begins returns at once, or throws if the pair is broken. */
 void look_at(message *watch)
 {
     watch->memory->abortWaitRecv();
     watch->memory->waitRecv(nullptr, NO_TIME);
 }
 
-/* Throws in vain, or if it has failed: `finish` tells which. */
+/* Waits for a message. Throws when the pair is broken, although a peer that has left may have sent
+ * everything before: `finish` tells the two cases apart. */
 void await(message *of, std::chrono::milliseconds time)
 {
     of->is_done = of->is_done ||
                   (of->sends ? of->memory->waitSend(nullptr, time) : of->memory->waitRecv(nullptr, time));
 }
 
-/* Done, and free for another use; or not yet; or it throws. */
+/* Returns true if the message is done, and then frees it for another use. Throws if it has failed. */
 bool finish(mesh *m, message *of)
 {
     try {
@@ -351,7 +353,8 @@ void look_at_lines(mesh *m)
 
 /* ---- opening ---- */
 
-/* The address of this host, or that of the interface that GLOO_SOCKET_IFNAME names, the first of several. */
+/* The address of this host, or that of the interface that GLOO_SOCKET_IFNAME names, the first of several.
+ */
 std::shared_ptr<transport::Device> make_device(const char *address)
 {
     transport::tcp::attr attr(address);

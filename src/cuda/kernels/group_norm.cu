@@ -1,9 +1,9 @@
 /* group_norm.cu - group norm, which also does layer norm and instance norm. A block takes one row after
  * another. It reads a row again while it is in a cache, or keeps it in registers if it is short. The mean
- * is computed first, and the sum of the deviations from it corrects the mean, so nothing cancels. Both parts
- * of the mean are kept, since far from zero the number next to it may be further away than the values. Long
- * rows that are fewer than a GPU's multiprocessors are summed by many blocks, like batch norm's channels,
- * and so are the gradients of weight and bias (columns.h). */
+ * is computed first, and the sum of the deviations from it corrects the mean, so nothing cancels. Both
+ * parts of the mean are kept: far from zero, f32 numbers are so far apart that the mean alone would be off
+ * by more than the values' spread. Long rows that are fewer than a GPU's multiprocessors are summed by many
+ * blocks, like batch norm's channels, and so are the gradients of weight and bias (columns.h). */
 #include "cuda/kernels.h"
 #include "cuda/kernels/moments.h"
 #include "cuda/kernels/sums.h"
@@ -167,8 +167,8 @@ template <int DTYPE, int N, int COUNT> struct row_part {
     }
 };
 
-/* Returns the sum of the distances of this thread's elements of a row from `first`. A row that fits one pass
- * stays in `x`. */
+/* Returns the sum of the distances of this thread's elements of a row from `first`. A row that fits one
+ * pass stays in `x`. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ tern__number<DTYPE>
 row_sum(const group_norm &a, int64_t row, row_part<DTYPE, N, AHEAD> &x, tern__number<DTYPE> first)
