@@ -20,7 +20,8 @@
 enum { ANY_ERROR = 1 };
 
 typedef struct board {
-    tern_store *server;
+    tern_store *store; /* a store whose server is a process of its own, as an agent's is */
+    pid_t server;
     int port;
     double timeout_s;    /* for all to meet */
     const char *method;  /* init_method; NULL: the store  */
@@ -43,17 +44,41 @@ static const char *const said[] = {"RANK",
                                    "TORCHELASTIC_RESTART_COUNT",
                                    "TORCHELASTIC_USE_AGENT_STORE"};
 
+/* Serves a store until it is killed. The server has threads, and a process that forks ranks must have none:
+ * what a thread locks is locked in the child for ever. */
+static void serve(int port_fd)
+{
+    tern_error err = {0};
+    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    opts.is_server = true;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int port = tern_store_port(tern_store_tcp_open("127.0.0.1", 0, &opts, &err));
+    if (err.code || write(port_fd, &port, sizeof(port)) != sizeof(port)) _exit(1);
+    for (;;) pause();
+}
+
 static board board_new(void)
 {
     tern_error err = {0};
     board b = {.timeout_s = 20, .rank_of = {0, 1, 2, 3}};
-    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    int port[2];
     for (size_t i = 0; i < TERN__COUNT(said); i++) unsetenv(said[i]);
-    opts.is_server = true;
-    b.server = tern_store_tcp_open("127.0.0.1", 0, &opts, &err);
+    assert_return_code(pipe(port), errno);
+    b.server = fork();
+    assert_return_code(b.store, errno);
+    if (!b.server) serve(port[1]);
+    assert_int_equal(TEMP_FAILURE_RETRY(read(port[0], &b.port, sizeof(b.port))), sizeof(b.port));
+    for (int i = 0; i < 2; i++) close(port[i]);
+    b.store = tern_store_tcp_open("127.0.0.1", b.port, NULL, &err);
     assert_ok(err);
-    b.port = tern_store_port(b.server);
     return b;
+}
+
+static void board_close(const board *b)
+{
+    tern_store_close(b->store);
+    kill(b->server, SIGKILL);
+    assert_int_equal(TEMP_FAILURE_RETRY(waitpid(b->server, NULL, 0)), b->server);
 }
 
 /* Opens this rank's own handle on the store; NULL for an init_method. */
@@ -90,8 +115,7 @@ static int meet(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Ranks are processes, but threads under ThreadSanitizer, which cannot follow a fork while the store's
- * server runs. */
+/* Ranks are processes, but threads under ThreadSanitizer, which then sees the races between them. */
 #ifdef __SANITIZE_THREAD__
 #define run_meeting ranks_run_threads
 #else
@@ -102,9 +126,9 @@ static int meet(int rank, const tern__bootstrap *boot, void *arg)
 static void check_meeting(board *b, int world)
 {
     tern_error err = {0};
-    int64_t keys = tern_store_num_keys(b->server, &err);
+    int64_t keys = tern_store_num_keys(b->store, &err);
     assert_ranks_ok(run_meeting(world, meet, b));
-    assert_int_equal(tern_store_num_keys(b->server, &err), keys);
+    assert_int_equal(tern_store_num_keys(b->store, &err), keys);
     assert_ok(err);
 }
 
@@ -117,7 +141,7 @@ static void ranks_meet_in_a_store_of_the_caller(void **state)
     board b = board_new();
     for (int world = 1; world <= 4; world++) check_meeting(&b, world);
     check_meeting(&b, 2);
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 static void ranks_meet_in_a_file(void **state)
@@ -132,7 +156,7 @@ static void ranks_meet_in_a_file(void **state)
         check_meeting(&b, world);
         assert_int_equal(access(path, F_OK), -1);
     }
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* ---- ranks that are late ---- */
@@ -186,7 +210,7 @@ static void the_first_rank_that_waits_warns_of_those_who_have_not_come(void **st
         assert_int_equal(atomic_load(&l->count), 1);
     }
     tern_log_set(NULL, NULL);
-    tern_store_close(l->b.server);
+    board_close(&l->b);
     assert_return_code(munmap(l, sizeof(*l)), errno);
 }
 
@@ -209,7 +233,7 @@ static void closed_descriptors_are_held(void **state)
     board b = board_new();
     snprintf(method, sizeof(method), "file:///tmp/tern-meet-%d", (int)getpid());
     b.method = method;
-    tern_store_close(b.server);
+    board_close(&b);
     assert_ranks_ok(ranks_run(2, meet_closed, &b));
 }
 
@@ -236,7 +260,7 @@ static void ranks_meet_in_the_store_of_an_agent(void **state)
     snprintf(method, sizeof(method), "tcp://127.0.0.1:%d", b.port);
     b.method = method;
     check_meeting(&b, 2);
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* The leftovers of a failed attempt are not read by the next one. */
@@ -246,12 +270,12 @@ static void an_attempt_does_not_read_what_the_last_one_left(void **state)
     tern_error err = {0};
     board b = board_new();
     b.method = "env://";
-    tern_store_set(b.server, "tern/run/of mine/0/word", "nonsense", 8, &err);
-    tern_store_set(b.server, "tern/run/of mine/0/claim/0", "7", 1, &err);
+    tern_store_set(b.store, "tern/run/of mine/0/word", "nonsense", 8, &err);
+    tern_store_set(b.store, "tern/run/of mine/0/claim/0", "7", 1, &err);
     assert_ok(err);
     be_under_an_agent(&b, "1");
     check_meeting(&b, 2);
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* ---- the ranks of a meeting ---- */
@@ -288,7 +312,7 @@ static void a_secret_comes_with_the_word(void **state)
     (void)state;
     board b = board_new();
     assert_ranks_ok(ranks_run(3, compare, &b));
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* ---- errors ---- */
@@ -325,14 +349,14 @@ static void two_processes_of_one_rank_are_both_named(void **state)
     snprintf(other, sizeof(other), "pid %d) and by rank 1 (", (int)r.pids[0]);
     snprintf(own, sizeof(own), "pid %d);", (int)getpid());
     close(two.listen_fd);
-    assert_int_equal(tern_store_wait(b.server, &key, 1, 10, &err), TERN_OK);
-    tern_group_opts opts = opts_of(b.server, 1, 2);
+    assert_int_equal(tern_store_wait(b.store, &key, 1, 10, &err), TERN_OK);
+    tern_group_opts opts = opts_of(b.store, 1, 2);
     assert_int_equal(read_alone(&opts, 5, &err), TERN_E_ENV);
     assert_non_null(strstr(err.text, "rank 1 is taken twice: by rank 1 ("));
     if (!strstr(err.text, other) || !strstr(err.text, own)) fail_msg("%s", err.text);
     ranks_wait(&r);
     assert_ranks_ok(r);
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 static void what_is_no_rank_is_said(void **state)
@@ -340,16 +364,16 @@ static void what_is_no_rank_is_said(void **state)
     (void)state;
     tern_error err = {0};
     board b = board_new();
-    tern_group_opts zero = opts_of(b.server, 0, 2), one = opts_of(b.server, 1, 2);
-    tern_store_set(b.server, "tern/none/0/rank/1", "nonsense", 8, &err);
+    tern_group_opts zero = opts_of(b.store, 0, 2), one = opts_of(b.store, 1, 2);
+    tern_store_set(b.store, "tern/none/0/rank/1", "nonsense", 8, &err);
     assert_int_equal(read_alone(&zero, 5, &err), TERN_E_PEER);
     assert_non_null(strstr(err.text, "rank 1 published a malformed info of 8 bytes, expected "));
     err = (tern_error){0};
-    tern_store_set(b.server, "tern/none/0/claim/1", "1", 1, &err);
+    tern_store_set(b.store, "tern/none/0/claim/1", "1", 1, &err);
     assert_int_equal(read_alone(&one, 5, &err), TERN_E_ENV);
     assert_non_null(strstr(
         err.text, "rank 1 is taken twice: by something that is not one of tern's ranks and by rank 1 ("));
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 static void ranks_that_do_not_come_are_named(void **state)
@@ -367,7 +391,7 @@ static void ranks_that_do_not_come_are_named(void **state)
     close(four.listen_fd);
     ranks_wait(&r);
     assert_ranks_ok(r);
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 static void a_rank_0_that_says_nothing_is_named(void **state)
@@ -375,11 +399,11 @@ static void a_rank_0_that_says_nothing_is_named(void **state)
     (void)state;
     tern_error err = {0};
     board b = board_new();
-    tern_group_opts opts = opts_of(b.server, 1, 2);
-    tern_store_set(b.server, "tern/none/0/rank/0", "me", 2, &err);
+    tern_group_opts opts = opts_of(b.store, 1, 2);
+    tern_store_set(b.store, "tern/none/0/rank/0", "me", 2, &err);
     assert_int_equal(read_alone(&opts, 0.1, &err), TERN_E_TIMEOUT);
     assert_string_equal(err.text, "rank 0 did not publish its address in time");
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* The hosts' ids differ, but they meet on the loopback. */
@@ -394,19 +418,19 @@ static void hosts_of_one_machine_meet_inside_of_it(void **state)
     (void)state;
     board b = board_new();
     assert_ranks_ok(ranks_run(2, be_in_the_attic, &b));
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 static void check_word(board *b, const void *word, size_t bytes, int code, const char *text)
 {
     tern_error err = {0};
-    tern_group_opts opts = opts_of(b->server, 1, 2);
-    tern_store_set(b->server, "tern/none/0/word", word, bytes, &err);
+    tern_group_opts opts = opts_of(b->store, 1, 2);
+    tern_store_set(b->store, "tern/none/0/word", word, bytes, &err);
     assert_ok(err);
     int status = read_alone(&opts, 1, &err);
     if (status != code || !strstr(err.text, text)) fail_msg("wanted \"%s\", got \"%s\"", text, err.text);
     err = (tern_error){0};
-    assert_int_equal(tern_store_delete(b->server, "tern/none/0/claim/1", &err), 1);
+    assert_int_equal(tern_store_delete(b->store, "tern/none/0/claim/1", &err), 1);
 }
 
 /* The layout is that of comm/bootstrap/meet.c: magic, port, address, secret, failure. */
@@ -443,7 +467,7 @@ static void a_malformed_word_is_refused(void **state)
     check_word(&b, &word, sizeof(word), TERN_E_PEER,
                "rank 0: no way; or an earlier job that failed has left its keys in the store at 127.0.0.1");
     check_word(&b, &good, sizeof(good), TERN_E_PEER, "an earlier job has left its keys in the store at 127.");
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 static void a_store_excludes_an_init_method_and_needs_rank_and_world(void **state)
@@ -459,12 +483,12 @@ static void a_store_excludes_an_init_method_and_needs_rank_and_world(void **stat
     board b = board_new();
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
         tern_error err = {0};
-        tern_group_opts opts = opts_of(b.server, rows[i].rank, rows[i].world);
+        tern_group_opts opts = opts_of(b.store, rows[i].rank, rows[i].world);
         opts.init_method = rows[i].method;
         assert_int_equal(read_alone(&opts, 1, &err), TERN_E_INVALID);
         if (!strstr(err.text, rows[i].text)) fail_msg("%s", err.text);
     }
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* The environment names an agent: one that is gone, or another one. */
@@ -474,7 +498,7 @@ static void an_agent_that_is_not_there_is_said_soon(void **state)
     tern_error err = {0};
     tern__bootstrap boot;
     board b = board_new();
-    tern_store_close(b.server);
+    board_close(&b);
     be_under_an_agent(&b, "0");
     tern_group_opts opts = opts_of(NULL, 0, 2);
     assert_int_equal(read_alone(&opts, 0.3, &err), TERN_E_TIMEOUT);
@@ -549,7 +573,7 @@ static void a_file_that_cannot_be_used_is_named(void **state)
     opts.init_method = text;
     assert_int_equal(read_alone(&opts, 0.3, &err), TERN_E_INVALID);
     assert_string_equal(err.text, "init_method's path has 5001 characters, at most 4095 fit");
-    tern_store_close(b.server);
+    board_close(&b);
 }
 
 /* Opens a group of `world` ranks in a file from a process of its own, and returns the process; with
