@@ -186,7 +186,7 @@ static void test_a_second_one_of_a_rank_is_told_what_it_may_be(void **state)
 /* Rank 2 comes only after rank 0 has given up; rank 1 has given up long before and comes again. */
 static int give_up_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    static const double patience_s[] = {1.5, 0.3};
+    static const double patience_s[] = {3, 0.6};
     board *b = arg;
     const tern__bootstrap own = boot_of(b, boot);
     if (rank == 2) {

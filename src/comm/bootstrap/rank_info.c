@@ -116,6 +116,13 @@ static bool is_sound(const tern__rank_info *info, size_t bytes)
            memchr(info->choice.on_several, 0, TERN__BACKEND_NAME) && info->name_bytes <= sizeof(info->name);
 }
 
+bool tern__rank_info_read(tern__rank_info *info, const void *data, size_t bytes)
+{
+    if (bytes != sizeof(*info)) return false;
+    memcpy(info, data, bytes);
+    return is_sound(info, bytes);
+}
+
 int tern__rank_info_get(tern__rank_info *info, const char *name, int rank, tern_store *store,
                         double timeout_s, tern_error *err)
 {

@@ -30,6 +30,8 @@ int tern__rank_info_make(tern__rank_info *info, const tern__bootstrap *boot, ter
 /* Sets key `name`RANK to the info. */
 int tern__rank_info_publish(const tern__rank_info *info, const char *name, int rank, tern_store *store,
                             tern_error *err);
+/* Reads an info that somebody has stored; false if it is malformed. */
+bool tern__rank_info_read(tern__rank_info *info, const void *data, size_t bytes);
 /* Waits for `rank`'s info. */
 int tern__rank_info_get(tern__rank_info *info, const char *name, int rank, tern_store *store,
                         double timeout_s, tern_error *err);

@@ -10,12 +10,12 @@
 #include <string.h>
 
 static const char func[] = "tern_group_open";
-static const char info_name[] = "control/"; /* and the rank: a info's key */
+static const char info_name[] = "control/"; /* and the rank: an info's key */
 static const double redial_pause_s = 0.02;
 
 /* ---- rank infos ---- */
 
-/* `first` is the info of the process that has the rank already, or NULL if it has not published one. */
+/* `first` is the info of the process that has the rank already, or NULL if that is none of tern's. */
 static int fail_twice(int rank, const tern__rank_info *first, const tern__rank_info *own, tern_error *err)
 {
     char one[128] = "another process", other[128];
@@ -25,22 +25,24 @@ static int fail_twice(int rank, const tern__rank_info *first, const tern__rank_i
                            other);
 }
 
-/* Returns 1: the rank is ours; 0: this is an earlier meeting's store, try again at the next one; or a
- * negative status. A store that closes the connection now (E_PEER) is an earlier meeting's, too. If it is
- * this one's, and only the answer was lost, the next try finds the rank claimed by this very info. */
+/* Claims the rank with its whole info, so that a process which claimed it in an earlier try and did not get
+ * further knows itself. Returns 1: the rank is ours; 0: this is an earlier meeting's store, try again at
+ * the next one; or a negative status. A store that closes the connection now (E_PEER) is an earlier
+ * meeting's, too. If it is this one's, and only the answer was lost, the next try finds the rank claimed by
+ * this very info. */
 static int try_claim(int rank, const tern__rank_info *own, tern_store *store, tern_error *err)
 {
     char key[32];
     tern__rank_info first;
     tern_error why = {0};
-    const tern_store_value nobody = {"", 0}, mine = {own->epoch, sizeof(own->epoch)};
+    const tern_store_value nobody = {"", 0}, mine = {own, sizeof(*own)};
     tern_store_value owner = nobody;
     snprintf(key, sizeof(key), "join/%d", rank);
     int status = tern_store_compare_set(store, key, nobody, mine, &owner, &why);
     if (status == TERN_E_PEER) return 0;
     if (status) return tern__error_set(err, func, status, "%s", why.text);
     if (owner.bytes == mine.bytes && !memcmp(owner.data, mine.data, mine.bytes)) return 1;
-    bool is_known = !tern__rank_info_get(&first, info_name, rank, store, 1.0, NULL);
+    bool is_known = tern__rank_info_read(&first, owner.data, owner.bytes);
     if (is_known && tern__rank_info_is_same_process(&first, own)) return 0;
     return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
