@@ -1,7 +1,8 @@
 # How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has two for every core, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
-# two, with two threads that do not spin, and so do ranks that mostly start their interpreters. Ranks that compute take three, and start
-# first, since those that wait fit beside them. Tests that expect a choice that was made by measuring run alone.
+# two, with two threads that do not spin, and so do ranks that mostly start their interpreters. Ranks that compute take three. Tests that
+# expect a choice that was made by measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that
+# compute, a rank would more often come later than a test of time-outs expects.
 set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|examples|parallel)/|^cli/bench")
 set(one_computes "^bench/(gpu|images)$")
@@ -29,10 +30,10 @@ function(set_processors)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
     elseif(test MATCHES "${ranks_compute}" AND NOT test MATCHES "${one_computes}")
       set(processors 3)
-      set(cost 3)
+      set(cost 2)
     elseif(test MATCHES "${waits}")
       set(processors 1)
-      set(cost 2)
+      set(cost 3)
     endif()
     set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost})
     if(test MATCHES "${quick}" AND NOT test MATCHES "_(bound|debug)$")
