@@ -31,58 +31,175 @@ typedef struct optim_walk {
     int64_t sections;
 } optim_walk;
 
-/* ---- the updates: a struct for each, with its numbers ---- */
+/* ---- the formulas ---- */
 
-/* The mask of the states that are there. */
-static __host__ __device__ unsigned states_of(const optim_walk &w)
+template <class R> struct common {
+    R lr, scale, decay;
+    __device__ R gradient(R g, R p) const
+    {
+        return scale * g + decay * p;
+    }
+    __device__ void multiply(const double *factors)
+    {
+        lr *= (R)factors[0];
+        scale *= (R)factors[1];
+        decay *= (R)factors[2];
+    }
+};
+
+template <class R> static __host__ __device__ common<R> common_of(const tern__step_attr &a)
 {
-    unsigned has = 0;
-    for (int s = 0; s < STATES; s++) has |= (unsigned)(w.data[STATE + s] != nullptr) << s;
-    return has;
+    return {(R)a.lr, (R)a.scale, (R)a.decay};
 }
 
-#define N(name, value)          R name;
-#define SET(which, name, value) name = value
-#define O(ID, name, always, may, written, S0, S1, S2, numbers, ...)                                          \
-    template <class R> struct name {                                                                         \
-        enum { WRITTEN = written };                                                                          \
-        typedef tern__##name##_attr attributes;                                                              \
-        R scale, decay;                                                                                      \
-        unsigned has;                                                                                        \
-        numbers;                                                                                             \
-        static __host__ __device__ name of(const attributes &attr, const optim_walk &w);                     \
-        __device__ void multiply(const double *factors)                                                      \
-        {                                                                                                    \
-            rate *= (R)factors[0];                                                                           \
-            scale *= (R)factors[1];                                                                          \
-            decay *= (R)factors[2];                                                                          \
-        }                                                                                                    \
-        __device__ void go_on(R g, R &p, R *s) const                                                         \
-        {                                                                                                    \
-            const R d = scale * g + decay * p;                                                               \
-            R S0 = s[0], S1 = s[1], S2 = s[2];                                                               \
-            (void)d;                                                                                         \
-            __VA_ARGS__;                                                                                     \
-            s[0] = S0, s[1] = S1, s[2] = S2;                                                                 \
-        }                                                                                                    \
-    };
-#include "kernels/optim.def"
-#undef N
+template <class R> struct sgd {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 1 };
+    common<R> step;
+    R momentum, take;
+    bool moves, first, nesterov;
 
-#define N(name, value) o.name = (R)(value);
-#define O(ID, name, always, may, written, S0, S1, S2, numbers, ...)                                          \
-    template <class R> __host__ __device__ name<R> name<R>::of(const attributes &attr, const optim_walk &w)  \
-    {                                                                                                        \
-        const attributes *a = &attr;                                                                         \
-        name<R> o = {};                                                                                      \
-        o.scale = (R)a->step.scale;                                                                          \
-        o.decay = (R)a->step.decay;                                                                          \
-        o.has = states_of(w);                                                                                \
-        numbers;                                                                                             \
-        return o;                                                                                            \
+    typedef tern__sgd_attr attributes;
+    static __host__ __device__ sgd of(const attributes &a, const optim_walk &w)
+    {
+        return {common_of<R>(a.step),     (R)a.momentum,     (R)(1 - a.dampening),
+                w.data[STATE] != nullptr, a.step.count == 1, a.nesterov != 0};
     }
-#include "kernels/optim.def"
-#undef N
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = first ? d : momentum * s[0] + take * d;
+        R moving = nesterov ? d + momentum * s[0] : s[0];
+        p -= step.lr * (moves ? moving : d);
+    }
+};
+
+template <class R> struct adam {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 3 };
+    common<R> step;
+    R keep, beta1, rest1, beta2, rest2, eps, rate, unbias;
+    bool amsgrad;
+
+    typedef tern__adam_attr attributes;
+    static __host__ __device__ adam of(const attributes &a, const optim_walk &w)
+    {
+        double rate = a.step.lr / (1 - pow(a.beta1, a.step.count));
+        double unbias = 1 / sqrt(1 - pow(a.beta2, a.step.count));
+        return {common_of<R>(a.step), (R)a.keep, (R)a.beta1, (R)(1 - a.beta1), (R)a.beta2,
+                (R)(1 - a.beta2),     (R)a.eps,  (R)rate,    (R)unbias,        w.data[STATE + 2] != nullptr};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+        rate *= (R)factors[0];
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = beta1 * s[0] + rest1 * d;
+        s[1] = beta2 * s[1] + rest2 * d * d;
+        s[2] = s[2] >= s[1] || s[2] != s[2] ? s[2] : s[1]; /* a NaN stays */
+        p = keep * p - rate * s[0] / (unbias * sqrt(amsgrad ? s[2] : s[1]) + eps);
+    }
+};
+
+template <class R> struct rmsprop {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 3 };
+    common<R> step;
+    R alpha, rest, eps, momentum;
+    bool moves, centred;
+
+    typedef tern__rmsprop_attr attributes;
+    static __host__ __device__ rmsprop of(const attributes &a, const optim_walk &w)
+    {
+        return {common_of<R>(a.step),
+                (R)a.alpha,
+                (R)(1 - a.alpha),
+                (R)a.eps,
+                (R)a.momentum,
+                w.data[STATE + 1] != nullptr,
+                w.data[STATE + 2] != nullptr};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = alpha * s[0] + rest * d * d;
+        s[2] = alpha * s[2] + rest * d;
+        R spread = centred ? s[0] - s[2] * s[2] : s[0];
+        R u = d / (sqrt(spread < 0 ? 0 : spread) + eps); /* below 0 by rounding, after equal gradients */
+        s[1] = momentum * s[1] + u;
+        p -= step.lr * (moves ? s[1] : u);
+    }
+};
+
+template <class R> struct adagrad {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 1 };
+    common<R> step;
+    R rate, eps, start;
+    bool first;
+
+    typedef tern__adagrad_attr attributes;
+    static __host__ __device__ adagrad of(const attributes &a, const optim_walk &)
+    {
+        return {common_of<R>(a.step), (R)tern__adagrad_rate(&a), (R)a.eps, (R)a.start, a.step.count == 1};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+        rate *= (R)factors[0];
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = (first ? start : s[0]) + d * d;
+        p -= rate * (d / (sqrt(s[0]) + eps));
+    }
+};
+
+template <class R> struct lamb {
+    enum { READS_GRADIENT = 0, STATES_WRITTEN = 0 };
+    common<R> step;
+    R beta1, take, beta2, rest2, unbias1, unbias2, eps, pull;
+
+    typedef tern__lamb_attr attributes;
+    static __host__ __device__ lamb of(const attributes &a, const optim_walk &)
+    {
+        return {common_of<R>(a.step),
+                (R)a.beta1,
+                (R)a.take,
+                (R)a.beta2,
+                (R)(1 - a.beta2),
+                (R)tern__lamb_unbias1(&a),
+                (R)tern__lamb_unbias2(&a),
+                (R)a.eps,
+                (R)a.pull};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+    }
+    __device__ R update(R p, const R *s) const
+    {
+        return unbias1 * s[0] / (unbias2 * sqrt(s[1]) + eps) + pull * p;
+    }
+    __device__ void go_on(R, R &p, R *s) const
+    {
+        p -= step.lr * update(p, s);
+    }
+    __device__ void move(R g, R p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = beta1 * s[0] + take * d;
+        s[1] = beta2 * s[1] + rest2 * d * d;
+    }
+};
 
 /* ---- the loops: those over four elements are unrolled, so that the elements stay in registers ---- */
 
@@ -132,7 +249,7 @@ static __device__ __forceinline__ void store_states(const optim_walk &w, int64_t
                                                     const optim_stretch<R> &t, int states)
 {
     for (int i = 0; i < STATES; i++)
-        if (states >> i & 1 && w.data[STATE + i])
+        if (i < states && w.data[STATE + i])
             put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
 }
 
@@ -162,14 +279,14 @@ static __device__ __forceinline__ void go_over(const optim_walk &w, const O &o, 
 {
     for (int64_t at = begin; at < end; at += pace) {
         int most = end - at < 4 ? (int)(end - at) : 4;
-        optim_stretch<R> t = load<R, DTYPE>(w, at, most, O::WRITTEN != 0);
+        optim_stretch<R> t = load<R, DTYPE>(w, at, most, O::READS_GRADIENT);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             R s[STATES] = {t.s[0].v[e], t.s[1].v[e], t.s[2].v[e]};
             o.go_on(t.g.v[e], t.p.v[e], s);
             for (int i = 0; i < STATES; i++) t.s[i].v[e] = s[i];
         }
-        store_states<R, DTYPE>(w, at, most, t, O::WRITTEN);
+        store_states<R, DTYPE>(w, at, most, t, O::STATES_WRITTEN);
         put<R>(w, PARAMETER, DTYPE == ANY ? w.dtype[PARAMETER] : DTYPE, at, most, t.p);
         if (w.data[COPY]) put<R>(w, COPY, w.dtype[COPY], at, most, t.p);
     }
@@ -275,24 +392,40 @@ template <template <class> class O> static int run(const tern__call *call)
     return wide ? start<O<double>, double, ANY>(call, w) : start<O<float>, float, ANY>(call, w);
 }
 
-#define M(ID, name, ...)
-#define O(ID, name, ...)                                                                                     \
-    int tern__cuda_##name(const tern__call *call)                                                            \
-    {                                                                                                        \
-        return run<name>(call);                                                                              \
-    }
-#include "kernels/optim.def"
+int tern__cuda_sgd(const tern__call *call)
+{
+    return run<sgd>(call);
+}
+
+int tern__cuda_adam(const tern__call *call)
+{
+    return run<adam>(call);
+}
+
+int tern__cuda_rmsprop(const tern__call *call)
+{
+    return run<rmsprop>(call);
+}
+
+int tern__cuda_adagrad(const tern__call *call)
+{
+    return run<adagrad>(call);
+}
+
+int tern__cuda_lamb(const tern__call *call)
+{
+    return run<lamb>(call);
+}
 
 /* ---- LAMB's moments, and the norms of its sections ---- */
 
 /* A warp takes a section; its sums, of p^2 and of update^2, are in double. */
 template <class R, int DTYPE>
-static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb_moments<R> o, double *sums)
+static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, double *sums)
 {
     tern__kernel_begin();
     if (!settle(w, attr, &o)) return;
     int lane = (int)threadIdx.x % TERN__WARP;
-    const R unbias1 = o.unbias1, unbias2 = o.unbias2, eps = o.eps, pull = o.pull;
     int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;
     for (int64_t n = own; n < w.sections; n += gridDim.x * warps) {
         tern__section section = tern__section_get(w.table, n, w.count);
@@ -303,15 +436,15 @@ static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb_mome
             optim_stretch<R> t = load<R, DTYPE>(w, at, most, true);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                R p = t.p.v[e], s[STATES] = {t.s[0].v[e], t.s[1].v[e]};
-                o.go_on(t.g.v[e], p, s);
-                R u = TERN__LAMB_UPDATE(p, s[0], s[1]);
+                R p = t.p.v[e], s[2] = {t.s[0].v[e], t.s[1].v[e]};
+                o.move(t.g.v[e], p, s);
+                R u = o.update(p, s);
                 t.s[0].v[e] = s[0];
                 t.s[1].v[e] = s[1];
                 pp += e < most ? (double)p * (double)p : 0;
                 uu += e < most ? (double)u * (double)u : 0;
             }
-            store_states<R, DTYPE>(w, at, most, t, lamb_moments<R>::WRITTEN);
+            store_states<R, DTYPE>(w, at, most, t, 2);
         }
         pp = tern__warp_sum(pp);
         uu = tern__warp_sum(uu);
@@ -322,18 +455,17 @@ static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb_mome
 
 template <class R, int DTYPE> static int start_moments(const tern__call *call, const optim_walk &w)
 {
-    return tern__cuda_launch(
-        call, run_moments<R, DTYPE>, tern__cuda_grid(call, w.sections, THREADS / TERN__WARP, 1), THREADS, 0,
-        w, attributes_of<lamb_moments<R>>(call), lamb_moments<R>::of(attributes_of<lamb_moments<R>>(call), w),
-        (double *)call->out[TERN__OPTIM_SUMS]->data);
+    return tern__cuda_launch(call, run_moments<R, DTYPE>,
+                             tern__cuda_grid(call, w.sections, THREADS / TERN__WARP, 1), THREADS, 0, w,
+                             attributes_of<lamb<R>>(call), lamb<R>::of(attributes_of<lamb<R>>(call), w),
+                             (double *)call->out[3]->data);
 }
 
 /* Parameter and moments are f32 or f64; the gradient may have 16 bits. */
 int tern__cuda_lamb_moments(const tern__call *call)
 {
     optim_walk w;
-    if (!walk_of(call, STATE + 2, &w) || !tern__view_is_contiguous(call->out[TERN__OPTIM_SUMS]))
-        return TERN_E_UNSUPPORTED;
+    if (!walk_of(call, STATE + 2, &w) || !tern__view_is_contiguous(call->out[3])) return TERN_E_UNSUPPORTED;
     if (w.sections == 0) return TERN_OK;
     if (all_are(&w, PARAMETER, STATE + 1, TERN_F64)) return start_moments<double, TERN_F64>(call, w);
     bool fine = all_are(&w, PARAMETER, STATE + 1, TERN_F32) && w.dtype[GRADIENT] != TERN_F64;
