@@ -225,7 +225,7 @@ static size_t count_elements(const trial *t, holds what)
 }
 
 /* Fills `in` with small whole numbers: every dtype holds them and their sums exactly. */
-static void fill_input(const trial *t)
+static void trial_fill_input(const trial *t)
 {
     for (size_t i = 0; i < count_elements(t, t->op->in); i++) put_value(t, i, given_value(t->rank, i));
 }
@@ -337,7 +337,7 @@ static void free_buffer(const bench *b, void *buf)
 }
 
 /* Clears the input: sums repeated in place would overflow to infinity. */
-static void clear_input(const bench *b)
+static void bench_clear_input(const bench *b)
 {
     size_t bytes = buffer_bytes(b->trial.op->in, b->bytes, b->trial.ranks);
     if (bytes) memset(b->trial.in, 0, bytes);
@@ -346,10 +346,10 @@ static void clear_input(const bench *b)
 static void time_checked(bench *b, result *r, tern_error *err)
 {
     bool small = b->bytes < SMALL_BYTES;
-    fill_input(&b->trial);
+    trial_fill_input(&b->trial);
     call_once(b, err);
     if (err->code || check_results(&b->trial, err)) return;
-    clear_input(b);
+    bench_clear_input(b);
     r->median_s = median_time(b, call_once, small ? SMALL_CALLS : 1, err);
     if (is_pair(b->trial.op)) r->median_s /= 2;
 }

@@ -143,7 +143,7 @@ static tern_tensor *scores_of(bench *b)
     return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, b->x), b->device);
 }
 
-static void run_step(bench *b, const settings *set, tern_error *err)
+static void bench_step_run(bench *b, const settings *set, tern_error *err)
 {
     tern_tensor *loss = set->model->loss(b->scope, scores_of(b), b->labels);
     if (b->amp)
@@ -205,7 +205,7 @@ static double pss_mb(bench *b, tern_error *err)
 static void warm_up(bench *b, const settings *set, result *r, tern_error *err)
 {
     for (int i = 0; i < set->warm_up && !err->code; i++) {
-        run_step(b, set, err);
+        bench_step_run(b, set, err);
         if (i > 0 || err->code) continue;
         r->first_step_ms = ms_since_launch(b, err);
         r->loss_first = tern_ddp_loss_mean(b->ddp);
@@ -228,7 +228,7 @@ static void run_steps(bench *b, const settings *set, double *ms, result *r, tern
     double used = own_cpu_ms();
     tern__bench_clock_set(clock, 0, err);
     for (int i = 0; i < set->steps && !err->code; i++) {
-        run_step(b, set, err);
+        bench_step_run(b, set, err);
         tern__bench_clock_set(clock, i + 1, err);
     }
     r->cpu_ms = (own_cpu_ms() - used) / (double)set->steps;

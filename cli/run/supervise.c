@@ -491,7 +491,7 @@ static void begin_again(supervisor *s)
 }
 
 /* On node 0: once all ranks of all hosts are gone, decides whether to restart or to end. */
-static void decide_next(supervisor *s)
+static void supervisor_decide(supervisor *s)
 {
     int others;
     tern__launch *launch = &s->job->launch;
@@ -548,7 +548,7 @@ static void print_report(supervisor *s)
 static void advance_phase(supervisor *s)
 {
     if (tern__host_has_ended(&s->host) && s->phase < AWAITING) end_host(s);
-    if (s->phase == AWAITING && s->job->launch.node == 0) decide_next(s);
+    if (s->phase == AWAITING && s->job->launch.node == 0) supervisor_decide(s);
     if (s->phase == AWAITING && s->job->launch.node != 0) await_decision(s);
     if (s->phase == OVER && !s->was_reported && tern__relay_is_drained(s->relay)) print_report(s);
 }

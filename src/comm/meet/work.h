@@ -32,7 +32,8 @@ static inline bool tern__kind_reduces(tern__kind kind)
     return kind == TERN__ALL_REDUCE || kind == TERN__REDUCE_SCATTER || kind == TERN__REDUCE;
 }
 
-/* A window over all memory of a rank's own, whose offsets are addresses. For groups whose back end `reaches_own`. */
+/* A window over all memory of a rank's own, whose offsets are addresses. For groups whose back end
+ * `reaches_own`. */
 #define TERN__OWN_MEMORY UINT32_MAX
 
 /* What the caller of a work says of it: for errors and the timeline. It is compared between the ranks, and
