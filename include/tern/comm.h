@@ -38,16 +38,19 @@ typedef struct tern_group_opts {
                           * "debug+" (or "debug") writes every call of each rank to stderr, or appends it to
                           * the file TERN_DEBUG_FILE, and finds buffers that are changed (E_STATE) or used
                           * twice (E_INVALID) while a collective uses them                         */
-    const char *init_method;  /* where the ranks meet, as for torch.distributed.init_process_group; see
+    const char *init_method;     /* where the ranks meet, as for torch.distributed.init_process_group; see
                                * tern_group_open. Default NULL: as the environment says            */
-    int rank, world;          /* default -1: as the init_method or the environment says            */
-    double host_timeout_s;    /* a host that does not answer for so many seconds (a pulled cable, a power
+    int rank, world;             /* default -1: as the init_method or the environment says            */
+    double host_timeout_s;       /* a host that does not answer for so many seconds (a pulled cable, a power
                                * failure) is lost, with all its ranks; from 4 s on, the network may fail for
                                * nearly half of it. Default 15; less than 1 counts as 1. A process that dies
                                * is noticed at once; a stopped one counts as alive              */
-    struct tern_store *store; /* a store by which the ranks meet, instead of an init_method; needs rank and
+    struct tern_store *store;    /* a store by which the ranks meet, instead of an init_method; needs rank and
                                * world. Borrowed until tern_group_open returns, which deletes its keys unless
                                * it failed. Default NULL                                           */
+    int local_rank, local_world; /* this process among the ranks of its host; default -1: LOCAL_RANK and
+                                  * LOCAL_WORLD_SIZE say. A local_world of 0: counted once all have met, for
+                                  * a group of some of a launcher's processes                      */
 } tern_group_opts;
 
 /* Returns the default options. */
@@ -70,8 +73,9 @@ TERN_API tern_group_opts tern_group_defaults(void);
  *                                            met or the last rank has given up
  *
  * rank and world_size may be given in the method or in the options; env:// takes those given nowhere from the
- * environment. A rank or world without a method means env://. TERN_SECRET, LOCAL_RANK and LOCAL_WORLD_SIZE
- * are read with every method; without the last two, ranks are counted on each host after they have met.
+ * environment. A rank or world without a method means env://. TERN_SECRET is read with every method, and
+ * LOCAL_RANK and LOCAL_WORLD_SIZE unless local_world says otherwise. Without local numbers, ranks are counted
+ * on each host after they have met.
  *
  * Ranks on other hosts are reached by TCP, through the network interface that leads to rank 0, or the one
  * that TERN_SOCKET_IFNAME names. TERN_HOST_ID separates ranks that share a machine into several hosts. A job
@@ -80,7 +84,7 @@ TERN_API tern_group_opts tern_group_defaults(void);
  * ranks. No rank has to wait for rank 0 before it does so, not even after an opening that failed.
  *
  * NULL on error: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method, or one without
- * rank or world), E_RANGE (a rank not below the world, or a world above 2^20), E_UNSUPPORTED (a back end that
+ * rank or world), E_RANGE (a rank not below the world, or a world above 2^20; local numbers likewise), E_UNSUPPORTED (a back end that
  * is not installed), E_TIMEOUT (names the ranks that did not come; under mpirun MPI cannot tell which),
  * E_MISMATCH (names two ranks with different back ends), E_PEER, E_SYSTEM. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);

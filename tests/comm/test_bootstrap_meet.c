@@ -1,5 +1,6 @@
 /* test_bootstrap_meet.c - ranks exchange their address through a store: the caller's, a file, or the store
  * of torchrun's agent. */
+#include "custom_store.h"
 #include "ranks.h"
 
 #include "comm/meet/control/control.h"
@@ -25,6 +26,8 @@ typedef struct board {
     int port;
     double timeout_s;    /* for all to meet */
     const char *method;  /* init_method; NULL: the store  */
+    bool is_custom;      /* the ranks reach the store by functions of their own */
+    int local_world;     /* option */
     int rank_of[4];      /* each one's `rank` option */
     int code_of[4];      /* the code of each one's error */
     const char *says[4]; /* part of each one's error */
@@ -60,7 +63,7 @@ static void serve(int port_fd)
 static board board_new(void)
 {
     tern_error err = {0};
-    board b = {.timeout_s = 20, .rank_of = {0, 1, 2, 3}};
+    board b = {.timeout_s = 20, .local_world = -1, .rank_of = {0, 1, 2, 3}};
     int port[2];
     for (size_t i = 0; i < TERN__COUNT(said); i++) unsetenv(said[i]);
     assert_return_code(pipe(port), errno);
@@ -95,13 +98,19 @@ static int meet(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     tern_group_opts opts = tern_group_defaults();
     opts.init_method = b->method;
-    opts.store = store;
+    relay relayed = {.to = store, .lock = PTHREAD_MUTEX_INITIALIZER};
+    tern_store *custom =
+        b->is_custom ? tern_store_custom_new("a custom store", &relay_methods, &relayed, &err) : NULL;
+    opts.store = custom ? custom : store;
     opts.rank = b->rank_of[rank];
     opts.world = boot->world;
+    opts.local_world = b->local_world;
     opts.connect_timeout_s = b->timeout_s;
     int64_t sum = b->rank_of[rank] + 1;
     tern_group *group = tern_group_open(&opts, &err);
+    tern_store_close(custom);
     tern_store_close(store);
+    RANK_CHECK(rank, err.code || tern_group_local_rank(group) == b->rank_of[rank]);
     tern_all_reduce(group, &sum, 1, TERN_I64, TERN_SUM, &err);
     tern_group_close(group);
     const char *text = b->says[rank] ? b->says[rank] : "";
@@ -141,6 +150,35 @@ static void ranks_meet_in_a_store_of_the_caller(void **state)
     board b = board_new();
     for (int world = 1; world <= 4; world++) check_meeting(&b, world);
     check_meeting(&b, 2);
+    board_close(&b);
+}
+
+static void ranks_meet_in_a_store_of_functions(void **state)
+{
+    (void)state;
+    board b = board_new();
+    b.is_custom = true;
+    for (int world = 1; world <= 4; world++) check_meeting(&b, world);
+    board_close(&b);
+}
+
+/* A group of some of a launcher's processes, whose variables describe all of them. */
+static void local_numbers_may_be_given_or_counted(void **state)
+{
+    (void)state;
+    board b = board_new();
+    setenv("LOCAL_RANK", "5", 1);
+    setenv("LOCAL_WORLD_SIZE", "8", 1);
+    b.local_world = 0;
+    for (int world = 1; world <= 3; world++) check_meeting(&b, world);
+    b.local_world = 3; /* local_rank -1 */
+    for (int rank = 0; rank < 2; rank++) {
+        b.code_of[rank] = TERN_E_RANGE;
+        b.says[rank] = "local_rank -1 of a local_world of 3, in a world of 2 ranks";
+    }
+    check_meeting(&b, 2);
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
     board_close(&b);
 }
 
@@ -692,6 +730,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_meet_in_a_store_of_the_caller),
+        cmocka_unit_test(ranks_meet_in_a_store_of_functions),
+        cmocka_unit_test(local_numbers_may_be_given_or_counted),
         cmocka_unit_test(ranks_meet_in_a_file),
         cmocka_unit_test(closed_descriptors_are_held),
         cmocka_unit_test(ranks_meet_in_the_store_of_an_agent),

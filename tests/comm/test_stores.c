@@ -1,7 +1,7 @@
 /* test_stores.c - every operation on every kind of store: in memory, in a file, over TCP with and without a
  * secret, as a second handle and as a part of another one. tests/torch/test_store*.py compares PyTorch's. */
 #include "check.h"
-#include "comm/sys.h"
+#include "comm/custom_store.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,8 +15,8 @@
 
 typedef struct kind {
     const char *name;
-    bool queues;
-    int helpers; /* keys that the store adds for itself */
+    bool queues, lists; /* has queues; can list its keys */
+    int helpers;        /* keys that the store adds for itself */
     tern_store *(*open)(tern_error *err);
 } kind;
 
@@ -74,14 +74,33 @@ static tern_store *open_part_of_part(tern_error *err)
     return tern_store_prefix_new("two", base, err);
 }
 
+static relay relayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static tern_store *open_custom(tern_error *err)
+{
+    relayed.to = base = tern_store_hash_new(err);
+    return tern_store_custom_new("the tested store", &relay_methods, &relayed, err);
+}
+
+static tern_store *open_part_of_custom(tern_error *err)
+{
+    tern_store *whole = open_custom(err), *part = tern_store_prefix_new("part", whole, err),
+               *clone = tern_store_clone(part, err);
+    tern_store_close(part);
+    tern_store_close(whole);
+    return clone;
+}
+
 static const kind kinds[] = {
-    {"hash", true, 0, tern_store_hash_new},
-    {"file", false, 1, open_file},
-    {"tcp", true, 0, open_public},
-    {"tcp client with a secret", true, 0, open_client},
-    {"part of tcp", true, 0, open_tcp_part},
-    {"part of a file", false, 1, open_file_part},
-    {"part of a part", true, 0, open_part_of_part},
+    {"hash", true, true, 0, tern_store_hash_new},
+    {"file", false, true, 1, open_file},
+    {"tcp", true, true, 0, open_public},
+    {"tcp client with a secret", true, true, 0, open_client},
+    {"part of tcp", true, true, 0, open_tcp_part},
+    {"part of a file", false, true, 1, open_file_part},
+    {"part of a part", true, true, 0, open_part_of_part},
+    {"custom", false, false, 0, open_custom},
+    {"part of a custom one", false, false, 0, open_part_of_custom},
 };
 
 /* Calls `test` with a fresh store of each kind. */
@@ -211,6 +230,10 @@ static void delete_and_list(const kind *is, tern_store *store)
     set_text(store, "b", "2", &err);
     assert_int_equal(tern_store_num_keys(store, &err), before + 2);
     const tern_store_value *keys = tern_store_list_keys(store, &count, &err);
+    if (!is->lists) {
+        assert_int_equal(err.code, TERN_E_UNSUPPORTED);
+        return;
+    }
     assert_ok(err);
     assert_int_equal(count, 2);
     const char *first = keys[0].data, *second = keys[1].data;
@@ -568,6 +591,75 @@ static void parts_do_not_see_each_other(void **state)
     tern_store_close(whole);
 }
 
+/* ---- functions of the caller's ---- */
+
+static void custom_stores_share_their_functions_until_the_last_is_closed(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    int closed = relayed.closed;
+    tern_store *store = open_custom(&err), *clone = tern_store_clone(store, &err);
+    set_text(store, "k", "v", &err);
+    tern_store_close(store);
+    assert_int_equal(relayed.closed, closed);
+    assert_value(clone, "k", "v");
+    tern_store_close(clone);
+    assert_int_equal(relayed.closed, closed + 1);
+    tern_store_close(base);
+    assert_ok(err);
+}
+
+static int fail_without_a_word(void *ctx, const char *key, tern_error *err)
+{
+    (void)ctx, (void)key, (void)err;
+    return TERN_E_IO;
+}
+
+static int give_nothing(void *ctx, const char *key, double timeout_s, tern_store_answer *value,
+                        tern_error *err)
+{
+    (void)ctx, (void)key, (void)timeout_s, (void)value, (void)err;
+    return TERN_OK;
+}
+
+/* Functions that are missing, say nothing or give nothing are errors that name the store. */
+static void custom_functions_are_checked(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    int64_t sum;
+    tern_store *hash = tern_store_hash_new(&err);
+    relayed.to = hash;
+    tern_store_methods some = relay_methods;
+    some.add = NULL;
+    assert_null(tern_store_custom_new("a store", &some, &relayed, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    err = (tern_error){0};
+    some = relay_methods;
+    some.compare_set = NULL;
+    some.append = NULL;
+    some.num_keys = NULL;
+    some.remove = fail_without_a_word;
+    some.get = give_nothing;
+    tern_store *store = tern_store_custom_new("a store", &some, &relayed, &err);
+    assert_ok(err);
+    tern_store_value now;
+    assert_int_equal(tern_store_compare_set(store, "k", VALUE(""), VALUE("1"), &now, NULL),
+                     TERN_E_UNSUPPORTED);
+    assert_int_equal(tern_store_append(store, "k", "1", 1, NULL), TERN_E_UNSUPPORTED);
+    assert_int_equal(tern_store_num_keys(store, NULL), TERN_E_UNSUPPORTED);
+    assert_int_equal(tern_store_delete(store, "k", &err), TERN_E_IO);
+    assert_non_null(strstr(err.text, "a store"));
+    err = (tern_error){0};
+    assert_null(tern_store_get(store, "k", NULL, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_int_equal(tern_store_add(store, "n", 5, &sum, NULL), TERN_OK);
+    assert_int_equal(tern_store_add(store, "n", -7, &sum, NULL), TERN_OK);
+    assert_int_equal(sum, -2);
+    tern_store_close(store);
+    tern_store_close(hash);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -584,6 +676,8 @@ int main(void)
         cmocka_unit_test(what_fits_no_store_is_refused),
         cmocka_unit_test(a_counter_that_overflows_is_an_error),
         cmocka_unit_test(parts_do_not_see_each_other),
+        cmocka_unit_test(custom_stores_share_their_functions_until_the_last_is_closed),
+        cmocka_unit_test(custom_functions_are_checked),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -27,9 +27,25 @@ int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, si
     return TERN_OK;
 }
 
+/* The caller's own numbers. Until they are counted, all ranks are taken to be on one host. */
+static int read_given(tern__bootstrap *out, tern_error *err)
+{
+    int rank = out->local_rank, world = out->local_world;
+    out->is_placed = world != 0;
+    if (world < 0 || world > out->world || (world && (rank < 0 || rank >= world)))
+        return tern__error_set(err, tern__boot_func, TERN_E_RANGE,
+                               "local_rank %d of a local_world of %d, in a world of %d ranks", rank, world,
+                               out->world);
+    if (world) return TERN_OK;
+    out->local_rank = out->rank;
+    out->local_world = out->world;
+    return TERN_OK;
+}
+
 int tern__boot_local(tern__bootstrap *out, tern_error *err)
 {
     tern__local local = {.rank = out->rank, .world = out->world};
+    if (out->is_local_given) return read_given(out, err);
     int status = tern__local_of_run(&local, out->world, err);
     out->local_rank = local.rank;
     out->local_world = local.world;

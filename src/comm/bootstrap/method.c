@@ -194,6 +194,11 @@ static int read_methods(tern__bootstrap *out, const tern_group_opts *opts, tern_
     method m = {.text = opts->init_method ? opts->init_method : "env://", .rank = -1, .world = -1};
     tern_error why = {0};
     int status = tern__boot_start(out, &why);
+    out->is_local_given = opts->local_rank != -1 || opts->local_world != -1;
+    if (out->is_local_given) {
+        out->local_rank = opts->local_rank;
+        out->local_world = opts->local_world;
+    }
     if (!status) status = opts->store ? read_store(out, opts, &why) : read_method(&m, opts, out, &why);
     if (!status) status = check_world(out, &why);
     return tern__boot_finish(status, out, &why, err);
@@ -201,7 +206,8 @@ static int read_methods(tern__bootstrap *out, const tern_group_opts *opts, tern_
 
 int tern__bootstrap_read(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err)
 {
-    bool says_nothing = !opts->init_method && !opts->store && opts->rank == -1 && opts->world == -1;
+    bool says_nothing = !opts->init_method && !opts->store && opts->rank == -1 && opts->world == -1 &&
+                        opts->local_rank == -1 && opts->local_world == -1;
     int status = says_nothing ? tern__bootstrap_from_env(out, err) : read_methods(out, opts, err);
     if (!status && out->by_mpi) status = tern__mpi_meet_world(out, opts->connect_timeout_s, err);
     return status ? status : tern__boot_meet(out, opts->connect_timeout_s, err);

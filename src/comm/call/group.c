@@ -23,6 +23,8 @@ tern_group_opts tern_group_defaults(void)
                              .backend = tern__env("TERN_BACKEND"),
                              .rank = -1,
                              .world = -1,
+                             .local_rank = -1,
+                             .local_world = -1,
                              .host_timeout_s = 15};
 }
 
