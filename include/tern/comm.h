@@ -4,15 +4,15 @@
  * collectives (collectives.h) in the same order, with the same kind, dtype, count, operation and root. If
  * they differ, all of them get an error that shows both calls (E_MISMATCH). On one host tern also finds,
  * within a second, ranks that wait for each other in different calls, say one in a barrier and one in a
- * backward, as long as they exchange nothing with other hosts meanwhile. Between hosts such a wait ends with
- * a time-out, which names ranks that are in another call, and the call.
+ * backward, as long as they exchange nothing with other hosts meanwhile. Between hosts such a wait ends
+ * with a time-out, which names ranks that are in another call, and the call.
  *
- * If a rank dies, leaves or fails, the group fails: every pending and later call returns an error that names
- * this rank. Then the group can only be closed; a new one may be opened. A group and all groups made from it
- * are a family. A failure in one group is a failure of the whole family on all its ranks, since they can no
- * longer stay in step. Errors give ranks as numbers in the world, the group that was opened.
+ * If a rank dies, leaves or fails, the group fails: every pending and later call returns an error that
+ * names this rank. Then the group can only be closed; a new one may be opened. A group and all groups made
+ * from it are a family. A failure in one group is a failure of the whole family on all its ranks, since
+ * they can no longer stay in step. Errors give ranks as numbers in the world, the group that was opened.
  *
- * Threads: a family belongs to one thread at a time. */
+ * Threads: a family belongs to one thread at a time. tern_group_wake alone may be called by another one. */
 #ifndef TERN_COMM_H
 #define TERN_COMM_H
 
@@ -60,10 +60,10 @@ TERN_API tern_group_opts tern_group_defaults(void);
  * options are the defaults. Yours: tern_group_close. torch.distributed.init_process_group.
  *
  * Without init_method, rank and world, the environment says who this process is and where rank 0 listens:
- * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (set by tern run, torchrun or by hand), else the variables of
- * mpirun (see mpi.h) or of a Slurm step (srun). Without any of these the group has one rank. TERN_PORT takes
- * precedence over MASTER_PORT: tern run sets both, so that another library can meet at MASTER_PORT. If
- * torchrun's agent serves a store there (TORCHELASTIC_USE_AGENT_STORE=True), the ranks meet through that
+ * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (set by tern run, torchrun or by hand), else the variables
+ * of mpirun (see mpi.h) or of a Slurm step (srun). Without any of these the group has one rank. TERN_PORT
+ * takes precedence over MASTER_PORT: tern run sets both, so that another library can meet at MASTER_PORT.
+ * If torchrun's agent serves a store there (TORCHELASTIC_USE_AGENT_STORE=True), the ranks meet through that
  * store. docs/launchers.md has a table of launchers. Otherwise, init_method is one of:
  *
  *     env://                                 the four variables above and no others
@@ -72,21 +72,22 @@ TERN_API tern_group_opts tern_group_defaults(void);
  *                                            read (others are refused), and which is removed when all have
  *                                            met or the last rank has given up
  *
- * rank and world_size may be given in the method or in the options; env:// takes those given nowhere from the
- * environment. A rank or world without a method means env://. TERN_SECRET is read with every method, and
- * LOCAL_RANK and LOCAL_WORLD_SIZE unless local_world says otherwise. Without local numbers, ranks are counted
- * on each host after they have met.
+ * rank and world_size may be given in the method or in the options; env:// takes those given nowhere from
+ * the environment. A rank or world without a method means env://. TERN_SECRET is read with every method,
+ * and LOCAL_RANK and LOCAL_WORLD_SIZE unless local_world says otherwise. Without local numbers, ranks are
+ * counted on each host after they have met.
  *
  * Ranks on other hosts are reached by TCP, through the network interface that leads to rank 0, or the one
- * that TERN_SOCKET_IFNAME names. TERN_HOST_ID separates ranks that share a machine into several hosts. A job
- * on one host has no open port except rank 0's, which accepts nobody once all ranks have met. So the next
- * group may be opened at the same address, beside this group or after it is closed, in the same order on all
- * ranks. No rank has to wait for rank 0 before it does so, not even after an opening that failed.
+ * that TERN_SOCKET_IFNAME names. TERN_HOST_ID separates ranks that share a machine into several hosts. A
+ * job on one host has no open port except rank 0's, which accepts nobody once all ranks have met. So the
+ * next group may be opened at the same address, beside this group or after it is closed, in the same order
+ * on all ranks. No rank has to wait for rank 0 before it does so, not even after an opening that failed.
  *
- * NULL on error: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method, or one without
- * rank or world), E_RANGE (a rank not below the world, or a world above 2^20; local numbers likewise), E_UNSUPPORTED (a back end that
- * is not installed), E_TIMEOUT (names the ranks that did not come; under mpirun MPI cannot tell which),
- * E_MISMATCH (names two ranks with different back ends), E_PEER, E_SYSTEM. */
+ * NULL on error: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method, or one
+ * without rank or world), E_RANGE (a rank not below the world, or a world above 2^20; local numbers
+ * likewise), E_UNSUPPORTED (a back end that is not installed), E_TIMEOUT (names the ranks that did not
+ * come; under mpirun MPI cannot tell which), E_MISMATCH (names two ranks with different back ends), E_PEER,
+ * E_SYSTEM. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
 /* Returns this process's rank as the launcher has set it, before any group is open; -1 if no launcher started
  * it, and the program may start ranks itself (tern_spawn). If the environment is malformed it returns 0, and
@@ -141,6 +142,17 @@ TERN_API int tern_work_test(tern_work *work, tern_error *err);
  * On one host, a work that all ranks have finished succeeds even if a rank fails afterwards; the next call
  * returns that error. */
 TERN_API int tern_work_wait(tern_work *work, tern_error *err);
+
+/* Waits as tern_work_wait does, but for at most timeout_s seconds, and leaves the work to be freed by
+ * tern_work_wait. Returns as tern_work_test does: TERN_PENDING, too, if tern_group_wake has ended the wait.
+ * So a program can wait and still react to something else, such as another thread that needs the family. */
+TERN_API int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err);
+/* Ends the tern_work_wait_for that runs in the group's family, or else the next one. While the group is
+ * open, any thread may call it, and a signal handler. */
+TERN_API void tern_group_wake(tern_group *group);
+/* Gives a work a time-out of its own, in place of the group's timeout_s. Like that, it counts from the
+ * first wait for the work. E_RANGE: it is not above 0. */
+TERN_API int tern_work_timeout_set(tern_work *work, double timeout_s, tern_error *err);
 
 /* Frees bytes that a function of collectives.h or p2p.h has allocated. NULL is allowed. */
 TERN_API void tern_bytes_free(void *bytes);

@@ -2,14 +2,14 @@
  *
  * A TCP store is served by one process and used by any number. A file store is a file on a file system that
  * all processes see. A hash store is in this process's memory. A prefix store is a part of another store. A
- * custom store is a table of your own functions. A
- * key is any text of at most TERN_STORE_KEY_MAX bytes; prefixes count, and so does the "/" that TCP and file
- * stores put before each key, as PyTorch's do. A value is any bytes, at most TERN_STORE_VALUE_MAX.
+ * custom store is a table of your own functions. A key is any text of at most TERN_STORE_KEY_MAX bytes;
+ * prefixes count, and so does the "/" that TCP and file stores put before each key, as PyTorch's do. A
+ * value is any bytes, at most TERN_STORE_VALUE_MAX.
  *
  * Bytes that a call returns belong to the store, have a zero byte after them, and are valid until the next
- * call on the same store. A call that waits does so for at most the store's time-out (tern_store_timeout_set;
- * default 300 s), and then fails with E_TIMEOUT; the store can still be used. After E_PEER, a lost
- * connection, all calls fail.
+ * call on the same store. A call that waits does so for at most the store's time-out
+ * (tern_store_timeout_set; default 300 s), and then fails with E_TIMEOUT; the store can still be used.
+ * After E_PEER, a lost connection, all calls fail.
  *
  * Threads: a store and the prefix stores made from it belong to one thread at a time; give another thread a
  * tern_store_clone. Processes: a forked child opens its own. */
@@ -77,16 +77,16 @@ TERN_API tern_store *tern_store_file_open(const char *path, int world, tern_erro
 /* Makes a store in this process's memory, which only its clones share. torch.distributed.HashStore. */
 TERN_API tern_store *tern_store_hash_new(tern_error *err);
 
-/* What a custom store does: your functions. Each gets the `ctx` of tern_store_custom_new. It returns TERN_OK, or
- * reports an error with tern_error_set and returns its code. Keys contain the prefixes of prefix stores, and
- * belong to the caller. A function is called by the thread that uses the store; threads that use clones may be
- * in several at the same time. */
+/* What a custom store does: your functions. Each gets the `ctx` of tern_store_custom_new. It returns
+ * TERN_OK, or reports an error with tern_error_set and returns its code. Keys contain the prefixes of
+ * prefix stores, and belong to the caller. A function is called by the thread that uses the store; threads
+ * that use clones may be in several at the same time. */
 typedef struct tern_store_answer tern_store_answer;
 typedef struct tern_store_methods {
     size_t size; /* sizeof(tern_store_methods) */
     int (*set)(void *ctx, const char *key, const void *value, size_t bytes, tern_error *err);
-    /* Waits until `key` exists, for timeout_s seconds (E_TIMEOUT; INFINITY: for ever), and passes its value to
-     * tern_store_answer_set. */
+    /* Waits until `key` exists, for timeout_s seconds (E_TIMEOUT; INFINITY: for ever), and passes its value
+     * to tern_store_answer_set. */
     int (*get)(void *ctx, const char *key, double timeout_s, tern_store_answer *value, tern_error *err);
     int (*add)(void *ctx, const char *key, int64_t delta, int64_t *sum, tern_error *err);
     /* Returns 1 if all keys exist, 0 if not, negative on error. */
@@ -107,9 +107,9 @@ typedef struct tern_store_methods {
 /* Passes a value to tern, which copies it. */
 TERN_API int tern_store_answer_set(tern_store_answer *answer, const void *value, size_t bytes,
                                    tern_error *err);
-/* Makes a store of your own functions, which are copied: a way to meet through a store that tern does not know.
- * `name` stands in errors: "the store of my scheduler". Keys cannot be listed, and there are no queues
- * (E_UNSUPPORTED). E_INVALID: a function that may not be NULL is. */
+/* Makes a store of your own functions, which are copied: a way to meet through a store that tern does not
+ * know. `name` stands in errors: "the store of my scheduler". Keys cannot be listed, and there are no
+ * queues (E_UNSUPPORTED). E_INVALID: a function that may not be NULL is. */
 TERN_API tern_store *tern_store_custom_new(const char *name, const tern_store_methods *methods, void *ctx,
                                            tern_error *err);
 

@@ -12,6 +12,7 @@
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/meet/control/control.h"
 
+#include <stdatomic.h>
 #include <tern/collectives.h>
 
 typedef struct tern__comm_backend tern__comm_backend; /* move/backend.h */
@@ -29,6 +30,12 @@ typedef struct tern__incoming {
     /* Called after a failure: no memory of the caller's is touched from here on. */
     void (*stop)(struct tern__incoming *incoming);
 } tern__incoming;
+
+/* What ends a wait before its goal is met (tern_work_wait_for). */
+typedef struct tern__wait_limit {
+    int64_t began; /* the first wait for the same work: time-outs count from here */
+    int64_t until;
+} tern__wait_limit;
 
 /* A block from tern_group_mem_alloc. */
 typedef struct tern__mem {
@@ -76,6 +83,8 @@ struct tern_group {
     int64_t absent_warn_at; /* when a wait of an opening says who has not come; INT64_MAX: it has */
     uint64_t stopped;       /* their bits in the shared memory, until the wait succeeds */
     struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */
+    const tern__wait_limit *limit;       /* of the wait that runs; NULL: it has none */
+    atomic_bool is_woken;                /* by tern_group_wake */
     tern__incoming *incoming;            /* NULL: the family is on one host */
     struct tern__shm *shm;               /* NULL: this rank is alone on its host */
     /* Advances everything that the family has in progress: what a rank does while it waits. */

@@ -1,5 +1,5 @@
-/* custom_store.h - a custom store whose functions pass everything on to another store, under one lock, since clones
- * call them from several threads. A call that waits looks again every millisecond. */
+/* custom_store.h - a custom store whose functions pass everything on to another store, under one lock,
+ * since clones call them from several threads. A call that waits looks again every millisecond. */
 #ifndef TERN_TESTS_COMM_CUSTOM_STORE_H
 #define TERN_TESTS_COMM_CUSTOM_STORE_H
 

@@ -21,12 +21,12 @@
 
 typedef struct tern__bootstrap {
     int rank, world, local_rank, local_world;
-    bool is_placed; /* the local numbers were given; else they are counted once all ranks have met */
+    bool is_placed;      /* the local numbers were given; else they are counted once all ranks have met */
     bool is_local_given; /* by the caller, whatever the environment says; a local_world of 0: not placed */
-    char addr[256]; /* MASTER_ADDR */
-    int port;       /* TERN_PORT, or else MASTER_PORT */
-    int listen_fd;  /* rank 0: a listening socket, which the store takes over; or -1 */
-    bool lost_listener; /* the socket that the launcher passed to rank 0 has been closed since */
+    char addr[256];      /* MASTER_ADDR */
+    int port;            /* TERN_PORT, or else MASTER_PORT */
+    int listen_fd;       /* rank 0: a listening socket, which the store takes over; or -1 */
+    bool lost_listener;  /* the socket that the launcher passed to rank 0 has been closed since */
     bool has_secret;
     uint8_t secret[TERN__SECRET_BYTES];
     const char *source;  /* where this was read: "RANK/WORLD_SIZE", "MPI", "tcp://", "alone"; static */

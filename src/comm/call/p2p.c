@@ -159,7 +159,7 @@ int tern__p2p_test(tern_work *work, tern_error *err)
     return t->status == TERN_PENDING ? TERN_PENDING : message_settle(work, err);
 }
 
-static int message_wait(tern_work *work, tern_error *err)
+int tern__p2p_wait_for(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     tern__transfer *t = &work->transfer;
@@ -167,12 +167,13 @@ static int message_wait(tern_work *work, tern_error *err)
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->backend->transfer_wait(group->state, t, &why);
+    if (status == TERN_PENDING) return status;
     return status ? tern__call_fail(group, work->func, &why, err) : message_settle(work, err);
 }
 
 int tern__p2p_wait(tern_work *work, tern_error *err)
 {
-    int status = message_wait(work, err);
+    int status = tern__p2p_wait_for(work, err);
     message_free(work);
     return status;
 }
@@ -263,7 +264,7 @@ int tern_work_source(tern_work *work, tern_error *err)
     if (!work || !work->is_transfer || !work->transfer.is_recv)
         return tern__error_set(err, __func__, TERN_E_INVALID, "work is %s, expected one of tern_irecv",
                                work ? work->func : "NULL");
-    int status = message_wait(work, err);
+    int status = tern__p2p_wait_for(work, err);
     return status ? status : work->transfer.source;
 }
 

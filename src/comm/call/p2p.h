@@ -5,6 +5,8 @@
 #include "comm/call/staging.h"
 
 int tern__p2p_test(tern_work *work, tern_error *err);
+/* Blocks until the message is done; TERN_PENDING at the end of a limited wait. */
+int tern__p2p_wait_for(tern_work *work, tern_error *err);
 /* Blocks until the message is done, and frees the work. */
 int tern__p2p_wait(tern_work *work, tern_error *err);
 /* Ends the messages that are pending when their group is closed: E_STATE here, E_PEER for the peers. */

@@ -331,14 +331,20 @@ static int wait_for_piece(tern__staging *staging, tern_error *err)
     return group->backend->wait(group->channel, piece_at(staging, staging->landed)->seq, err);
 }
 
-/* After a failure nothing is pumped any more, so nothing looks at pieces of works that are gone. */
-int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err)
+int tern__staging_wait(tern__staging *staging, tern_work *work, tern_error *err)
 {
     int status = tern__staging_pump(staging, err);
     while (!status && work->status == TERN_PENDING) {
         status = wait_for_piece(staging, err);
         if (!status) status = tern__staging_pump(staging, err);
     }
+    return status;
+}
+
+/* After a failure nothing is pumped any more, so nothing looks at pieces of works that are gone. */
+int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err)
+{
+    int status = tern__staging_wait(staging, work, err);
     if (work->status == TERN_PENDING) tern__staging_drop(staging, work, status);
     return work->status;
 }

@@ -54,6 +54,8 @@ struct tern_work {
     bool is_direct;            /* the back end works in that memory: `extents` are set */
     const tern__extent *outs;  /* the results of a list of reduce_scatter, if is_direct */
     int status;                /* TERN_PENDING while it is in the queue */
+    double timeout_s;          /* of waits for it; 0: the group's */
+    int64_t wait_began;        /* the first one; 0: there was none */
     bool is_transfer;          /* a message: of the fields above, only `group` and `func` are set */
     tern__transfer transfer;
 };
@@ -88,6 +90,8 @@ void tern__staging_push(tern__staging *staging, tern_work *work);
 int tern__staging_pump(tern__staging *staging, tern_error *err);
 /* Removes a work that will not be finished. Only after a failure of the group: pieces may be under way. */
 void tern__staging_drop(tern__staging *staging, tern_work *work, int status);
+/* Blocks until the work is done; TERN_PENDING at the end of a limited wait. */
+int tern__staging_wait(tern__staging *staging, tern_work *work, tern_error *err);
 /* Blocks until the work is done or has failed, and is out of the queue. */
 int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err);
 

@@ -1,8 +1,11 @@
-/* work.c - what a family has in progress: what moves it on, and tern_work_test and tern_work_wait. */
+/* work.c - what a family has in progress: what moves it on, and the tests of works and waits for them. */
 #include "comm/call/p2p.h"
 #include "comm/call/request.h"
 #include "comm/meet/failure.h"
 #include "comm/meet/shm.h"
+#include "comm/sys.h"
+
+#include <math.h>
 
 /* ---- progress ---- */
 
@@ -46,19 +49,76 @@ int tern_work_test(tern_work *work, tern_error *err)
     return status ? tern__call_fail(group, work->func, &why, err) : work->status;
 }
 
+int tern_work_timeout_set(tern_work *work, double timeout_s, tern_error *err)
+{
+    if (!work) return tern__error_set(err, __func__, TERN_E_INVALID, "work is NULL");
+    if (!(timeout_s > 0))
+        return tern__error_set(err, __func__, TERN_E_RANGE, "timeout_s is %g, expected more than 0",
+                               timeout_s);
+    work->timeout_s = timeout_s;
+    return TERN_OK;
+}
+
+/* Waits for a work that is pending, for at most `seconds`, with the time-out that the work has. */
+static int work_wait_limited(tern_work *work, double seconds, tern_error *err)
+{
+    tern_group *group = work->group, *root = group->root;
+    if (!work->wait_began) work->wait_began = tern__now_ns();
+    tern__wait_limit limit = {.began = work->wait_began, .until = tern__deadline(seconds)};
+    double before = group->opts.timeout_s;
+    if (work->timeout_s) group->opts.timeout_s = work->timeout_s;
+    root->limit = &limit;
+    int status =
+        work->is_transfer ? tern__p2p_wait_for(work, err) : tern__staging_wait(group->staging, work, err);
+    root->limit = NULL;
+    group->opts.timeout_s = before;
+    return status;
+}
+
+int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err)
+{
+    tern_error why = {0};
+    int status = tern_work_test(work, err);
+    if (status != TERN_PENDING || !(timeout_s > 0)) return status;
+    status = work_wait_limited(work, timeout_s, &why);
+    if (status >= 0) return work->is_transfer ? status : work->status;
+    return tern__call_fail(work->group, work->func, &why, err);
+}
+
+void tern_group_wake(tern_group *group)
+{
+    if (!group) return;
+    atomic_store(&group->root->is_woken, true);
+    tern__shm_wake(group->root->shm);
+}
+
+/* A wait that goes on where limited ones ended, or has a time-out of its own. A wake does not end it. */
+static int work_wait_again(tern_work *work, tern_error *err)
+{
+    int status = TERN_PENDING;
+    bool is_plain = !work->wait_began && !work->timeout_s;
+    while (!is_plain && status == TERN_PENDING) status = work_wait_limited(work, INFINITY, err);
+    return status == TERN_PENDING ? TERN_OK : status;
+}
+
 int tern_work_wait(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     if (!work) return tern__error_set(err, __func__, TERN_E_INVALID, "work is NULL");
-    if (work->is_transfer) return tern__p2p_wait(work, err);
+    if (work->is_transfer) {
+        if (work->transfer.status == TERN_PENDING)
+            work_wait_again(work, &why); /* a failure is the family's */
+        return tern__p2p_wait(work, err);
+    }
     int status = work->status;
     tern_group *group = work->group;
     if (status && !group) fail_work_closed(work, err);
     if (status && group) {
         status = tern__group_told(group, work->func, &why);
-        if (!status)
+        if (!status) status = work_wait_again(work, &why);
+        if (!status && work->status)
             status = tern__staging_finish(group->staging, work, &why);
-        else
+        else if (status)
             tern__staging_drop(group->staging, work, status);
         if (status) tern__call_fail(group, work->func, &why, err);
     }

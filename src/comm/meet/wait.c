@@ -23,7 +23,8 @@ typedef struct wait {
     int64_t began;
     int64_t late; /* from here on the rank reports its wait and looks for a deadlock */
     int64_t deadline, gone_deadline;
-    uint64_t arrived; /* the messages so far, while a rank that has left is awaited */
+    uint64_t arrived;              /* the messages so far, while a rank that has left is awaited */
+    const tern__wait_limit *limit; /* NULL: none */
     int turns;
 } wait;
 
@@ -40,13 +41,15 @@ static void pause_cpu(void)
 
 /* Between hosts: sleeps until a message may have arrived. With no message in flight, only a rank of this
  * host can bring progress, so this rank sleeps until one wakes it, or for 5 ms. A transport that cannot
- * block is polled, at first all the time and then less and less often. */
-static void sleep_for_message(const tern__shm *shm, tern__incoming *incoming, int turns, unsigned wakes)
+ * block is polled, at first all the time and then less and less often; so is one whose sleep nobody can
+ * end. */
+static void sleep_for_message(const tern__shm *shm, tern__incoming *incoming, bool is_limited, int turns,
+                              unsigned wakes)
 {
     const int eager = 200, longest_us = 200, quiet_us = 5000;
     bool is_quiet = shm && incoming->is_quiet(incoming);
     int us = TERN__MIN((turns - eager) / 4 + 20, longest_us);
-    if (incoming->sleep(incoming)) return;
+    if (is_limited ? false : incoming->sleep(incoming)) return;
     if (!is_quiet && turns < eager)
         sched_yield();
     else if (shm)
@@ -67,15 +70,21 @@ static void sleep_and_poll(const wait *w)
         tern__poll(NULL, 0, now + TERN__MIN(TERN__MAX(waited / 64, shortest_ns), longest_ns));
 }
 
+static long longest_sleep(const wait *w)
+{
+    int64_t left = w->limit ? w->limit->until - tern__now_ns() : sleep_ns;
+    return (long)TERN__MIN(TERN__MAX(left, 0), sleep_ns);
+}
+
 static void wait_sleep(const wait *w, unsigned wakes, bool is_late)
 {
     const tern_group *root = w->group->root;
     if (w->goal->is_polled)
         sleep_and_poll(w);
     else if (root->incoming)
-        sleep_for_message(root->shm, root->incoming, w->turns, wakes);
+        sleep_for_message(root->shm, root->incoming, w->limit, w->turns, wakes);
     else if (root->shm && (w->turns >= yields_max || is_late))
-        tern__shm_sleep(root->shm, wakes, sleep_ns);
+        tern__shm_sleep(root->shm, wakes, longest_sleep(w));
     else
         sched_yield();
 }
@@ -201,17 +210,24 @@ static int wait_spin(const wait *w, int *spins, bool *met, tern_error *err)
     return status;
 }
 
+/* A wake that came before the wait, or between two of its turns, ends it too. */
+static bool wait_is_over(const wait *w)
+{
+    if (!w->limit) return false;
+    return atomic_exchange(&w->group->root->is_woken, false) || tern__now_ns() >= w->limit->until;
+}
+
 int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err)
 {
-    bool met = false;
-    wait w = {.group = group, .goal = goal};
+    bool met = false, is_over = false;
+    wait w = {.group = group, .goal = goal, .limit = group->root->limit};
     int status = group->spins ? wait_spin(&w, group->spins, &met, err) : TERN_OK;
     if (status || met) return status;
-    w.began = tern__now_ns();
+    w.began = w.limit ? w.limit->began : tern__now_ns();
     w.late = w.began + (int64_t)((group->root->shm ? group->root->shm->late_s : 0.05) * 1e9);
-    w.deadline = tern__deadline(group->opts.timeout_s);
+    w.deadline = tern__deadline(group->opts.timeout_s - (double)(tern__now_ns() - w.began) * 1e-9);
     w.gone_deadline = INT64_MAX;
-    for (; !status && !met; w.turns++) status = wait_turn(&w, &met, err);
+    for (; !status && !met && !(is_over = wait_is_over(&w)); w.turns++) status = wait_turn(&w, &met, err);
     if (!status && group->control) tern__wait_forget(group);
-    return status;
+    return is_over ? TERN_PENDING : status;
 }

@@ -38,7 +38,8 @@ struct tern__goal {
     const char *verb; /* "rank 0 waited 5 s <verb> <name>"; NULL: "in" */
 };
 
-/* Blocks until the goal is met or an error occurs. */
+/* Blocks until the goal is met or an error occurs. With a limit (tern_group.limit) it returns TERN_PENDING
+ * at its end, or once the family is woken. */
 int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err);
 
 /* ---- blame.c ---- */

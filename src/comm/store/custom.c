@@ -1,5 +1,5 @@
-/* custom.c - a store of the user's own functions. A query is decoded, its function called, and what that gives
- * is encoded as an answer. */
+/* custom.c - a store of the user's own functions. A query is decoded, its function called, and what that
+ * gives is encoded as an answer. */
 #include "comm/store/frame.h"
 #include "comm/store/store.h"
 #include "comm/sys.h"
@@ -29,8 +29,8 @@ struct tern_store_answer {
     bool is_set;
 };
 
-/* A query that is being answered. Its keys and values are views of the query's bytes; a key gets its zero byte
- * in `keys`, which are freed with the query. */
+/* A query that is being answered. Its keys and values are views of the query's bytes; a key gets its zero
+ * byte in `keys`, which are freed with the query. */
 typedef struct custom_query {
     const tern_store_methods *methods;
     void *ctx;
@@ -220,7 +220,8 @@ static int query_dispatch(custom_query *q, uint8_t code)
 
 static double seconds_until(int64_t deadline)
 {
-    return deadline == INT64_MAX ? INFINITY : TERN__MAX((double)(deadline - tern__now_ns()) * 1e-9, 0);
+    double left = (double)(deadline - tern__now_ns()) * 1e-9, ages = 50.0 * 365 * 86400;
+    return left > ages ? INFINITY : TERN__MAX(left, 0);
 }
 
 /* A function that fails without a word is still an error. For a time-out the caller has the better text. */
