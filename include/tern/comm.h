@@ -147,8 +147,13 @@ TERN_API int tern_work_wait(tern_work *work, tern_error *err);
  * tern_work_wait. Returns as tern_work_test does: TERN_PENDING, too, if tern_group_wake has ended the wait.
  * So a program can wait and still react to something else, such as another thread that needs the family. */
 TERN_API int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err);
-/* Ends the tern_work_wait_for that runs in the group's family, or else the next one. While the group is
- * open, any thread may call it, and a signal handler. */
+/* The same for several works of one family: waits until one of works[0..count) is done or has failed, and
+ * stores its index in *index, unless `index` is NULL. The text of a time-out names works[0]. E_INVALID: no
+ * works, or a work that is NULL. MPI_Waitany. */
+TERN_API int tern_work_wait_any(tern_work *const *works, size_t count, double timeout_s, size_t *index,
+                                tern_error *err);
+/* Ends the tern_work_wait_for or tern_work_wait_any that runs in the group's family, or else the next one.
+ * While the group is open, any thread may call it, and a signal handler. */
 TERN_API void tern_group_wake(tern_group *group);
 /* Gives a work a time-out of its own, in place of the group's timeout_s. Like that, it counts from the
  * first wait for the work. E_RANGE: it is not above 0. */

@@ -35,6 +35,8 @@ typedef struct tern__incoming {
 typedef struct tern__wait_limit {
     int64_t began; /* the first wait for the same work: time-outs count from here */
     int64_t until;
+    bool (*is_reached)(
+        const struct tern__wait_limit *limit); /* something else is done; NULL: there is nothing */
 } tern__wait_limit;
 
 /* A block from tern_group_mem_alloc. */

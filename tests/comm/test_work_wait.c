@@ -124,6 +124,61 @@ static void a_wait_ends_by_time_thread_or_signal_and_goes_on(void **state)
         }
 }
 
+/* ---- the first of several ---- */
+
+/* Rank 0 waits for messages with the tags 0 to 3 and a barrier, which rank 1 lets come in the order of
+ * `turn`. */
+static int wait_for_any(int rank, const tern__bootstrap *boot, void *arg)
+{
+    static const int turn[] = {2, 4, 0, 3, 1};
+    atomic_int *seen = arg;
+    tern_error err = {0};
+    tern_work *works[5] = {NULL};
+    float data[5] = {0};
+    tern_group *group = open_group(boot, &err);
+    if (rank == 0) {
+        for (int i = 0; i < 4; i++) works[i] = tern_irecv(group, &data[i], 1, TERN_F32, 1, i, &err);
+        works[4] = tern_all_reduce_post(group, &data[4], 1, TERN_F32, TERN_SUM, &err);
+    }
+    for (int i = 0; i < 5; i++) {
+        size_t index = 99;
+        if (rank == 1) {
+            RANK_CHECK(rank, await_count(seen, i));
+            float value = (float)i + 1;
+            if (turn[i] < 4)
+                tern_send(group, &value, 1, TERN_F32, 0, turn[i], &err);
+            else
+                tern_all_reduce(group, &value, 1, TERN_F32, TERN_SUM, &err);
+        } else {
+            tern_work *left[5];
+            size_t count = 0, at[5];
+            for (size_t k = 0; k < 5; k++)
+                if (works[k]) at[count] = k, left[count++] = works[k];
+            int64_t began = tern__now_ns();
+            int status = tern_work_wait_any(left, count, RANKS_TIMEOUT_S, &index, &err);
+            RANK_CHECK_OK(rank, err);
+            RANK_CHECK(rank, status == TERN_OK && index < count && (int)at[index] == turn[i]);
+            RANK_CHECK(rank, seconds_since(began) < RANKS_SOON_S);
+            RANK_CHECK(rank,
+                       tern_work_wait(works[turn[i]], &err) == TERN_OK && data[turn[i]] == (float)i + 1);
+            works[turn[i]] = NULL;
+            atomic_fetch_add(seen, 1);
+        }
+    }
+    RANK_CHECK(rank, tern_work_wait_any(works, 1, 1, NULL, NULL) == TERN_E_INVALID);
+    RANK_CHECK(rank, tern_work_wait_any(NULL, 0, 1, NULL, NULL) == TERN_E_INVALID);
+    tern_group_close(group);
+    RANK_CHECK_OK(rank, err);
+    return 0;
+}
+
+static void the_first_work_that_is_done_ends_a_wait_for_any(void **state)
+{
+    (void)state;
+    atomic_int *seen = share_memory(sizeof(*seen));
+    assert_ranks_ok(ranks_run(2, wait_for_any, seen));
+}
+
 /* ---- time-outs ---- */
 
 static int time_out(int rank, const tern__bootstrap *boot, void *arg)
@@ -176,6 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wait_ends_by_time_thread_or_signal_and_goes_on),
+        cmocka_unit_test(the_first_work_that_is_done_ends_a_wait_for_any),
         cmocka_unit_test(a_work_may_have_a_time_out_of_its_own),
     };
     unsetenv("LOCAL_WORLD_SIZE");

@@ -59,15 +59,36 @@ int tern_work_timeout_set(tern_work *work, double timeout_s, tern_error *err)
     return TERN_OK;
 }
 
-/* Waits for a work that is pending, for at most `seconds`, with the time-out that the work has. */
-static int work_wait_limited(tern_work *work, double seconds, tern_error *err)
+/* A wait for the first of several works, which any of them ends. */
+typedef struct any_limit {
+    tern__wait_limit limit;
+    tern_work *const *works;
+    size_t count;
+} any_limit;
+
+static bool work_is_over(const tern_work *work)
+{
+    return (work->is_transfer ? work->transfer.status : work->status) != TERN_PENDING;
+}
+
+static bool one_is_over(const tern__wait_limit *limit)
+{
+    const any_limit *any = (const any_limit *)limit;
+    for (size_t i = 1; i < any->count; i++)
+        if (work_is_over(any->works[i])) return true;
+    return false;
+}
+
+/* Waits for a work that is pending, with the time-out that it has, until it is done or the limit is
+ * reached. */
+static int work_wait_limited(tern_work *work, tern__wait_limit *limit, tern_error *err)
 {
     tern_group *group = work->group, *root = group->root;
     if (!work->wait_began) work->wait_began = tern__now_ns();
-    tern__wait_limit limit = {.began = work->wait_began, .until = tern__deadline(seconds)};
+    limit->began = work->wait_began;
     double before = group->opts.timeout_s;
     if (work->timeout_s) group->opts.timeout_s = work->timeout_s;
-    root->limit = &limit;
+    root->limit = limit;
     int status =
         work->is_transfer ? tern__p2p_wait_for(work, err) : tern__staging_wait(group->staging, work, err);
     root->limit = NULL;
@@ -75,14 +96,48 @@ static int work_wait_limited(tern_work *work, double seconds, tern_error *err)
     return status;
 }
 
-int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err)
+/* Returns the status of the first work that is over, or TERN_PENDING. Only the first test makes progress.
+ */
+static int any_test(tern_work *const *works, size_t count, size_t *index, tern_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (i && !work_is_over(works[i])) continue;
+        int status = tern_work_test(works[i], err);
+        if (status == TERN_PENDING) continue;
+        if (index) *index = i;
+        return status;
+    }
+    return TERN_PENDING;
+}
+
+static int any_wait(tern_work *const *works, size_t count, double timeout_s, size_t *index, tern_error *err)
 {
     tern_error why = {0};
-    int status = tern_work_test(work, err);
+    int status = any_test(works, count, index, err);
     if (status != TERN_PENDING || !(timeout_s > 0)) return status;
-    status = work_wait_limited(work, timeout_s, &why);
-    if (status >= 0) return work->is_transfer ? status : work->status;
-    return tern__call_fail(work->group, work->func, &why, err);
+    any_limit any = {
+        .limit = {.until = tern__deadline(timeout_s), .is_reached = count > 1 ? one_is_over : NULL},
+        .works = works,
+        .count = count};
+    status = work_wait_limited(works[0], &any.limit, &why);
+    if (status >= 0) return any_test(works, count, index, err);
+    if (index) *index = 0;
+    return tern__call_fail(works[0]->group, works[0]->func, &why, err);
+}
+
+int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err)
+{
+    if (!work) return tern__error_set(err, __func__, TERN_E_INVALID, "work is NULL");
+    return any_wait(&work, 1, timeout_s, NULL, err);
+}
+
+int tern_work_wait_any(tern_work *const *works, size_t count, double timeout_s, size_t *index,
+                       tern_error *err)
+{
+    if (!works || !count) return tern__error_set(err, __func__, TERN_E_INVALID, "no works to wait for");
+    for (size_t i = 0; i < count; i++)
+        if (!works[i]) return tern__error_set(err, __func__, TERN_E_INVALID, "works[%zu] is NULL", i);
+    return any_wait(works, count, timeout_s, index, err);
 }
 
 void tern_group_wake(tern_group *group)
@@ -95,9 +150,10 @@ void tern_group_wake(tern_group *group)
 /* A wait that goes on where limited ones ended, or has a time-out of its own. A wake does not end it. */
 static int work_wait_again(tern_work *work, tern_error *err)
 {
+    tern__wait_limit limit = {.until = tern__deadline(INFINITY)};
     int status = TERN_PENDING;
     bool is_plain = !work->wait_began && !work->timeout_s;
-    while (!is_plain && status == TERN_PENDING) status = work_wait_limited(work, INFINITY, err);
+    while (!is_plain && status == TERN_PENDING) status = work_wait_limited(work, &limit, err);
     return status == TERN_PENDING ? TERN_OK : status;
 }
 

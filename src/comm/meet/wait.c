@@ -162,13 +162,20 @@ static int wait_check_slow(wait *w, tern_error *err)
 
 /* ---- waiting ---- */
 
+/* True if there is nothing more to wait for: the goal is met, or what else may end the wait is done. */
+static bool wait_is_met(const wait *w)
+{
+    if (w->goal->is_met(w->goal)) return true;
+    return w->limit && w->limit->is_reached && w->limit->is_reached(w->limit);
+}
+
 /* Progresses once. An error of this rank alone is not known to the family yet, and is returned whatever is
  * met. */
 static int wait_look(const wait *w, bool *met, tern_error *err)
 {
     tern_group *group = w->group;
     int status = group->root->progress(group, err);
-    *met = w->goal->is_met(w->goal);
+    *met = wait_is_met(w);
     bool is_pardoned = status && *met && w->goal->stays_met && tern__failure_check(group, NULL);
     return is_pardoned ? tern__failure_forget(err) : status;
 }
@@ -217,17 +224,23 @@ static bool wait_is_over(const wait *w)
     return atomic_exchange(&w->group->root->is_woken, false) || tern__now_ns() >= w->limit->until;
 }
 
+static int wait_result(const wait *w, int status)
+{
+    bool is_cut = !status && w->limit && w->limit->is_reached && !w->goal->is_met(w->goal);
+    return is_cut ? TERN_PENDING : status;
+}
+
 int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err)
 {
     bool met = false, is_over = false;
     wait w = {.group = group, .goal = goal, .limit = group->root->limit};
     int status = group->spins ? wait_spin(&w, group->spins, &met, err) : TERN_OK;
-    if (status || met) return status;
+    if (status || met) return wait_result(&w, status);
     w.began = w.limit ? w.limit->began : tern__now_ns();
     w.late = w.began + (int64_t)((group->root->shm ? group->root->shm->late_s : 0.05) * 1e9);
     w.deadline = tern__deadline(group->opts.timeout_s - (double)(tern__now_ns() - w.began) * 1e-9);
     w.gone_deadline = INT64_MAX;
     for (; !status && !met && !(is_over = wait_is_over(&w)); w.turns++) status = wait_turn(&w, &met, err);
     if (!status && group->control) tern__wait_forget(group);
-    return is_over ? TERN_PENDING : status;
+    return is_over ? TERN_PENDING : wait_result(&w, status);
 }
