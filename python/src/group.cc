@@ -1,0 +1,433 @@
+/* group.cc - who may use a process group's world of tern, and who moves its works on.
+ *
+ * One thread drives the group: it waits in tern for the first of the works that are pending, and tells who waits
+ * for them. That is a thread that itself waits for a work, or else, while asynchronous works are pending, the
+ * group's own thread. Other threads wait until their work is done, or until nobody drives any more. Whoever only
+ * needs the family for a moment, to start a work, wakes the driver, which gives the family to the next in line and
+ * comes again. So no thread keeps another one out, and none spins. */
+#include "group.h"
+
+#include "store.h"
+
+#include <cmath>
+#include <pybind11/pybind11.h>
+#include <tern/store.h>
+
+namespace torch_tern
+{
+namespace
+{
+const int SLICE_MS = 100; /* of a wait, until it looks for Ctrl-C */
+
+const std::thread::id main_thread = std::this_thread::get_id(); /* which imports the module */
+
+/* Lets Python run the handlers of signals that have come: Ctrl-C throws. Only the main thread runs them. */
+void check_signals()
+{
+    if (std::this_thread::get_id() != main_thread || !Py_IsInitialized()) return;
+    pybind11::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals()) throw pybind11::error_already_set();
+}
+
+double seconds_of(std::chrono::milliseconds time)
+{
+    return std::chrono::duration<double>(time).count();
+}
+} // namespace
+
+void throw_error(const tern_error &err)
+{
+    const char *words = err.code == TERN_E_TIMEOUT ? "Timed out: " : "";
+    TORCH_TERN_THROW(c10::str("tern: ", words, err.text, " (", tern_status_name(err.code), ")"));
+}
+
+/* ---- the lock ---- */
+
+void FamilyLock::lock()
+{
+    std::unique_lock<std::mutex> lock(mutex_);
+    const uint64_t own = next_++;
+    if (own == serving_) return;
+    tern_group_wake(group_);
+    turn_.wait(lock, [&] { return own == serving_; });
+}
+
+void FamilyLock::unlock()
+{
+    bool has_next;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        has_next = ++serving_ != next_;
+    }
+    if (has_next) turn_.notify_all();
+}
+
+void FamilyLock::watch(tern_group *group)
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    group_ = group;
+}
+
+using Hold = std::lock_guard<FamilyLock>; /* of the family */
+
+/* ---- opening and closing ---- */
+
+std::shared_ptr<Group> Group::open(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                                   std::chrono::milliseconds timeout)
+{
+    tern_error err = {};
+    std::shared_ptr<Group> group(new Group);
+    tern_group_opts opts = tern_group_defaults();
+    StoreHandle meeting(store);
+    opts.store = meeting.get();
+    opts.rank = rank;
+    opts.world = size;
+    opts.local_world = 0; /* the launcher's numbers are those of all its processes, not of this group's */
+    opts.timeout_s = opts.connect_timeout_s = seconds_of(timeout);
+    group->group_ = tern_group_open(&opts, &err);
+    if (!group->group_) throw_error(err);
+    group->lock_.watch(group->group_);
+    return group;
+}
+
+Group::~Group()
+{
+    try {
+        close();
+    } catch (const std::exception &) { /* a destructor has nobody to tell */
+    }
+}
+
+void Group::close()
+{
+    if (getpid() != pid_) {
+        if (thread_.joinable()) thread_.detach();
+        return;
+    }
+    {
+        std::lock_guard<std::mutex> lock(drive_mutex_);
+        stops_ = true;
+    }
+    drive_changes_.notify_all();
+    if (thread_.joinable()) {
+        if (thread_.get_id() == std::this_thread::get_id())
+            thread_.detach();
+        else
+            thread_.join();
+    }
+    std::vector<WorkPtr> done;
+    {
+        Hold hold(lock_);
+        closes_ = true;
+        for (const WorkPtr &work : pending_) {
+            tern_error err = {};
+            int status = TERN_PENDING;
+            while (status == TERN_PENDING) status = tern_work_wait_for(work->work_, INFINITY, &err);
+            finish_if_over(work, status, err);
+            done.push_back(work);
+        }
+        pending_.clear();
+        close_held();
+    }
+    settle_all(done);
+}
+
+/* Tensors may outlive the process group, as gradients do that are views of DDP's buckets. */
+void Group::close_held()
+{
+    if (!closes_ || blocks_) return;
+    lock_.watch(nullptr);
+    tern_group_close(group_);
+    group_ = nullptr;
+}
+
+void Group::abort(const char *why)
+{
+    Hold hold(lock_);
+    if (group_) tern_group_abort(group_, TERN_E_STATE, why);
+}
+
+/* ---- memory ---- */
+
+void *Group::memory_new(size_t bytes)
+{
+    tern_error err = {};
+    Hold hold(lock_);
+    if (!group_ || closes_) return nullptr;
+    void *block = tern_group_mem_alloc(group_, bytes, &err);
+    if (!block && err.code != TERN_E_MEMORY) throw_error(err);
+    if (block) blocks_++;
+    return block;
+}
+
+void Group::memory_free(void *block)
+{
+    Hold hold(lock_);
+    tern_group_mem_free(group_, block);
+    blocks_--;
+    close_held();
+}
+
+/* ---- works ---- */
+
+/* With the family held: notes the end of a work. What else there is to do then may take long or call in here
+ * again, and is done by settle() without the family. */
+bool Group::finish_if_over(const WorkPtr &work, int status, const tern_error &err)
+{
+    if (status == TERN_PENDING) return false;
+    if (work->source_ == TERN_ANY_SOURCE && work->opType_ == c10d::OpType::RECVANYSOURCE && status == TERN_OK)
+        work->source_ = tern_work_source(work->work_, nullptr);
+    tern_error last = err;
+    tern_work_wait(work->work_, err.code ? nullptr : &last);
+    work->work_ = nullptr;
+    if (last.code) {
+        try {
+            throw_error(last);
+        } catch (...) {
+            work->failure_ = std::current_exception();
+        }
+    }
+    return true;
+}
+
+void Group::start(const WorkPtr &work, const Start &start, bool is_async)
+{
+    tern_error err = {};
+    bool is_over;
+    work->is_async_ = is_async;
+    {
+        Hold hold(lock_);
+        TORCH_CHECK(group_ && !closes_, "tern: the process group was destroyed");
+        work->work_ = start(group_, &err);
+        if (!work->work_) throw_error(err);
+        if (work->timeout != c10d::kUnsetTimeout && work->timeout.count() > 0)
+            tern_work_timeout_set(work->work_, seconds_of(work->timeout), &err);
+        is_over = finish_if_over(work, tern_work_test(work->work_, &err), err);
+        if (!is_over) pending_.push_back(work);
+        if (!is_over && is_async) {
+            std::lock_guard<std::mutex> lock(drive_mutex_);
+            async_pending_++;
+            if (!thread_.joinable() && !stops_) thread_ = std::thread([self = shared_from_this()] { self->thread_main(); });
+        }
+    }
+    if (is_over)
+        work->settle();
+    else if (is_async)
+        drive_changes_.notify_all();
+    else
+        wait(work, kNoTimeout);
+}
+
+void Group::call(const std::function<int(tern_group *, tern_error *)> &function)
+{
+    tern_error err = {};
+    Hold hold(lock_);
+    TORCH_CHECK(group_ && !closes_, "tern: the process group was destroyed");
+    if (function(group_, &err)) throw_error(err);
+}
+
+/* With the family held: takes the works that are over out of `pending_`. */
+void Group::collect(std::vector<WorkPtr> *done)
+{
+    size_t async = 0;
+    for (auto at = pending_.begin(); at != pending_.end();) {
+        tern_error err = {};
+        const int status = tern_work_test((*at)->work_, &err);
+        if (!finish_if_over(*at, status, err)) {
+            ++at;
+            continue;
+        }
+        async += (*at)->is_async_;
+        done->push_back(*at);
+        at = pending_.erase(at);
+    }
+    if (!async) return;
+    std::lock_guard<std::mutex> lock(drive_mutex_);
+    async_pending_ -= async;
+}
+
+void Group::poll()
+{
+    std::vector<WorkPtr> done;
+    {
+        Hold hold(lock_);
+        collect(&done);
+    }
+    settle_all(done);
+}
+
+/* ---- driving ---- */
+
+/* Returns true if the caller is the driver now. False: its work is done, or the time is over. */
+bool Group::drive_begin(const WorkPtr &work, Clock::time_point until)
+{
+    std::unique_lock<std::mutex> lock(drive_mutex_);
+    drive_changes_.wait_until(lock, until, [&] { return !is_driven_ || work->is_settled(); });
+    if (is_driven_ || work->is_settled()) return false;
+    return is_driven_ = true;
+}
+
+/* Locks so that no thread is just about to sleep. */
+void Group::drive_changed(bool is_end)
+{
+    {
+        std::lock_guard<std::mutex> lock(drive_mutex_);
+        if (is_end) is_driven_ = false;
+    }
+    drive_changes_.notify_all();
+}
+
+/* What the driver does: waits in tern for `first` and all other pending works, until one is done or the family is
+ * wanted, for `seconds` at most. Works are settled when another thread may drive, since a callback may wait for
+ * a work of its own. */
+void Group::drive(const WorkPtr &first, double seconds)
+{
+    std::vector<WorkPtr> done;
+    {
+        Hold hold(lock_);
+        tern_error err = {};
+        std::vector<tern_work *> works;
+        collect(&done);
+        if (first && first->work_) works.push_back(first->work_);
+        for (const WorkPtr &work : pending_)
+            if (work != first) works.push_back(work->work_);
+        if (done.empty() && !works.empty()) {
+            tern_work_wait_any(works.data(), works.size(), seconds, nullptr, &err);
+            collect(&done);
+        }
+    }
+    drive_changed(true);
+    settle_all(done);
+}
+
+void Group::settle_all(const std::vector<WorkPtr> &done)
+{
+    for (const WorkPtr &work : done) work->settle();
+    if (!done.empty()) drive_changed(false);
+}
+
+bool Group::wait(const WorkPtr &work, std::chrono::milliseconds timeout)
+{
+    const bool is_limited = timeout.count() > 0;
+    const auto end = Clock::now() + timeout;
+    const auto slice = std::chrono::milliseconds(SLICE_MS);
+    while (!work->is_settled()) {
+        const auto now = Clock::now();
+        if (is_limited && now >= end) return false;
+        const auto until = is_limited ? std::min(now + slice, end) : now + slice;
+        if (drive_begin(work, until)) drive(work, std::chrono::duration<double>(until - Clock::now()).count());
+        if (!work->is_settled()) check_signals();
+    }
+    return true;
+}
+
+void Group::thread_main()
+{
+    while (true) {
+        {
+            std::unique_lock<std::mutex> lock(drive_mutex_);
+            drive_changes_.wait(lock, [this] { return stops_ || (async_pending_ && !is_driven_); });
+            if (stops_) return;
+            is_driven_ = true;
+        }
+        drive(nullptr, SLICE_MS * 1e-3);
+    }
+}
+
+/* ---- a work ---- */
+
+TernWork::TernWork(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char *title,
+                   std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, int source)
+    : Work(rank, type, title, std::move(inputs)), group_(std::move(group)), source_(source),
+      outputs_(std::move(outputs))
+{
+}
+
+/* Whoever comes last, the end of the work or the request for a future, completes the future. */
+void TernWork::future_set()
+{
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!completed_ || !future_ || is_future_set_) return;
+        is_future_set_ = true;
+    }
+    if (exception_)
+        future_->setError(exception_);
+    else
+        future_->markCompleted(c10::IValue(outputs_));
+}
+
+void TernWork::settle()
+{
+    if (!failure_ && after) {
+        try {
+            at::NoGradGuard no_grad;
+            after();
+        } catch (...) {
+            failure_ = std::current_exception();
+        }
+    }
+    after = nullptr;
+    keep.clear();
+    finish(failure_);
+    future_set();
+}
+
+bool TernWork::is_settled() const
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    return completed_;
+}
+
+bool TernWork::isCompleted()
+{
+    if (is_settled()) return true;
+    group_->poll();
+    return is_settled();
+}
+
+bool TernWork::isSuccess() const
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    return completed_ && !exception_;
+}
+
+bool TernWork::wait(std::chrono::milliseconds limit)
+{
+    auto self = c10::intrusive_ptr<TernWork>::reclaim_copy(this);
+    if (!group_->wait(self, limit)) TORCH_TERN_THROW("tern: Timed out: the work is not done");
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+}
+
+void TernWork::synchronize()
+{
+    wait(kNoTimeout);
+}
+
+int TernWork::sourceRank() const
+{
+    return source_;
+}
+
+std::vector<at::Tensor> TernWork::result()
+{
+    TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
+    return outputs_;
+}
+
+void TernWork::abort()
+{
+    group_->abort("a work was aborted");
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> TernWork::getFuture()
+{
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    }
+    future_set();
+    return future_;
+}
+} // namespace torch_tern

@@ -1,0 +1,39 @@
+"""tern's collectives as the back end "tern" of torch.distributed.
+
+    torch.distributed.init_process_group("tern")
+
+From torch 2.5 on, `import torch` imports this package by itself; before, `import torch_tern` does it."""
+import os
+
+import torch
+import torch.distributed
+
+__all__ = ["register"]
+
+
+def _load():
+    try:
+        from torch_tern import _C
+    except ImportError as why:
+        raise ImportError(
+            f"torch_tern was built for another version of torch or tern than those found now (torch "
+            f"{torch.__version__}): build it again with `pip install --no-build-isolation ./python`; {why}"
+        ) from why
+    return _C
+
+
+def register():
+    """Makes the back end known to torch.distributed. Called at the import."""
+    distributed = torch.distributed
+    if not distributed.is_available() or hasattr(distributed.Backend, "TERN"):
+        return
+    # DDP asks a back end for its buckets' memory only if this is 0; they then lie where all ranks reach them.
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    create = _load().create_backend
+    try:
+        distributed.Backend.register_backend("tern", create, devices=["cpu"])
+    except TypeError:  # torch 1.13 knows no devices
+        distributed.Backend.register_backend("tern", create)
+
+
+register()
