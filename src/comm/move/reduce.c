@@ -15,7 +15,8 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 
 /* ---- one operation of one dtype ---- */
 
-/* Integer sums and products wrap around, computed unsigned; C would multiply u16 as signed ints. MIN and MAX of a NaN and a number are the NaN. */
+/* Integer sums and products wrap around, computed unsigned: C would multiply u16 as signed ints. MIN and MAX
+ * of a NaN and a number are the NaN. */
 #define ADD(a, b)        ((a) + (b))
 #define TIMES(a, b)      ((a) * (b))
 #define BITS_TIMES(a, b) (1u * (a) * (b))
