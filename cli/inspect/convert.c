@@ -286,7 +286,7 @@ static settings chosen = {.dtype = -1};
 static const tern__cli_option options[] = {
     {"records", .on = &chosen.load.records,
      .help = "replace modules that were saved whole (torch.save(net)) by their state dicts, and read files "
-             "with other things that tern does not have: classes, large ints, i8"},
+             "with other things that tern does not have: classes, large ints, u16"},
     {"key", .value = "NAME",
      .help = "write only the value of this key: the \"model\" of {\"model\": .., \"epoch\": 3}",
      .text = &chosen.key},

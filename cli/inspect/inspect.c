@@ -155,7 +155,7 @@ const tern__cli_page tern__inspect_page = {
     "FILE\n--diff FILE FILE",
     "Shows what a checkpoint holds (.pt, .pth, .safetensors): values other than tensors as a tree, and for "
     "each tensor its name, shape, dtype, statistics of its finite values (std as torch.std) and the XXH3 "
-    "checksum of its bytes. Of a dtype that tern does not have (i8, f8_e4m3 ..) there are no statistics. "
+    "checksum of its bytes. Of a dtype that tern does not have (u16, f8_e4m3 ..) there are no statistics. "
     "Nothing in the file is executed. The checksum of all tensors covers their names and values and depends "
     "neither on their order nor on the format.\n",
     options,

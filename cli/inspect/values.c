@@ -36,6 +36,8 @@ static void widen_values(const void *data, tern_dtype dtype, int count, double o
     case TERN_BOOL: WIDEN(uint8_t, v);
     case TERN_BF16: WIDEN(uint16_t, tern__bf16_to_f32(v));
     case TERN_F16: WIDEN(uint16_t, tern__f16_to_f32(v));
+    case TERN_I8: WIDEN(int8_t, v);
+    case TERN_I16: WIDEN(int16_t, v);
     case TERN_DTYPE_COUNT:
     case TERN_DTYPE_NONE: break;
     }

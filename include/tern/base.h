@@ -125,7 +125,9 @@ TERN_API int tern_error_print(const tern_error *err);
     X(U8, "u8", 1)                                                                                           \
     X(BF16, "bf16", 2)                                                                                       \
     X(F16, "f16", 2)                                                                                         \
-    X(BOOL, "bool", 1)
+    X(BOOL, "bool", 1)                                                                                       \
+    X(I8, "i8", 1)                                                                                           \
+    X(I16, "i16", 2)
 
 typedef enum tern_dtype {
 #define TERN__X(name, text, bytes) TERN_##name,

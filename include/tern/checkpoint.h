@@ -52,9 +52,9 @@ TERN_API tern_load_opts tern_load_defaults(void);
  * - an instance of a class: its name, arguments and state; so are numpy's arrays, its complex numbers, times
  *   and long doubles, and integers of its u64 from 2^63 on ("numpy.core.multiarray.scalar");
  * - an int of more than 64 bits: "builtins.int" with the arguments ("0x1f..", 16);
- * - a tensor of another dtype (integers of other sizes, 8-bit floats, complex numbers) or of more than
- *   TERN_NDIM_MAX dimensions: "torch.Tensor" with the arguments (dtype, shape), such as ("i8", (3, 4)), and
- *   as state a u8 tensor of its bytes in row-major order;
+ * - a tensor of another dtype (u16, u32, u64, 8-bit floats, complex numbers) or of more than TERN_NDIM_MAX
+ *   dimensions: "torch.Tensor" with the arguments (dtype, shape), such as ("u16", (3, 4)), and as state a u8
+ *   tensor of its bytes in row-major order;
  * - a storage without a tensor: its class, and as state a u8 tensor of its bytes.
  *
  * With `records`, a key that no dict of tern's has, such as a tuple, becomes a text.

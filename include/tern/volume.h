@@ -23,8 +23,8 @@ extern "C" {
  * dimensions), E_SHAPE (a dimension of 0). */
 TERN_API tern_tensor *tern_npy_load(const char *path, tern_error *err);
 
-/* Saves a tensor for numpy.load: version 1, C order, in its dtype (bf16 is E_UNSUPPORTED: NumPy has none).
- * The file gets its name when it is complete. E_IO, E_LIFETIME. */
+/* Saves a tensor for numpy.load: version 1, C order, in its dtype (tern's i8 and i16 are NumPy's i1 and i2;
+ * bf16 is E_UNSUPPORTED: NumPy has none). The file gets its name when it is complete. E_IO, E_LIFETIME. */
 TERN_API int tern_npy_save(const char *path, const tern_tensor *tensor, tern_error *err);
 
 /* ---- volumes ------------------------------------------------------------------------------------------ */

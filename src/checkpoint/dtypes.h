@@ -25,7 +25,7 @@ const tern__file_dtype *tern__file_dtype_of_torch(const char *name);
 const tern__file_dtype *tern__file_dtype_of_storage(const char *name);
 
 /* The record that stands for a tensor that tern does not have, because of its dtype or its number of
- * dimensions. Its class is "torch.Tensor", its arguments are the dtype's name ("i8") and the shape, and its
+ * dimensions. Its class is "torch.Tensor", its arguments are the dtype's name ("u16") and the shape, and its
  * state is a u8 tensor of its bytes in row-major order. So it can be written again in any format that has the
  * dtype. */
 #define TERN__TENSOR_RECORD "torch.Tensor"

@@ -134,6 +134,7 @@ static bool find_op(const tern__nccl_call *call, ncclRedOp_t *op)
     }
 }
 
+/* NCCL has no 16-bit integers: i16 is moved as bytes, and reduced through the host. */
 static ncclDataType_t nccl_type_of(tern_dtype dtype)
 {
     switch (dtype) {
@@ -143,6 +144,7 @@ static ncclDataType_t nccl_type_of(tern_dtype dtype)
     case TERN_F16: return ncclFloat16;
     case TERN_I64: return ncclInt64;
     case TERN_I32: return ncclInt32;
+    case TERN_I8: return ncclInt8;
     default: return ncclUint8;
     }
 }
@@ -186,12 +188,13 @@ static ncclResult_t reduce_by_factor(ncclComm_t comm, const tern__nccl_call *cal
 static ncclResult_t move(ncclComm_t comm, const tern__nccl_call *call, cudaStream_t stream)
 {
     ncclDataType_t type = nccl_type_of(call->dtype);
+    size_t count = call->dtype == TERN_I16 ? sizeof(int16_t) * call->count : call->count;
     switch (call->kind) {
-    case TERN__NCCL_ALL_GATHER: return ncclAllGather(call->from, call->to, call->count, type, comm, stream);
+    case TERN__NCCL_ALL_GATHER: return ncclAllGather(call->from, call->to, count, type, comm, stream);
     case TERN__NCCL_BROADCAST:
-        return ncclBroadcast(call->from, call->to, call->count, type, call->peer, comm, stream);
-    case TERN__NCCL_SEND: return ncclSend(call->from, call->count, type, call->peer, comm, stream);
-    default: return ncclRecv(call->to, call->count, type, call->peer, comm, stream);
+        return ncclBroadcast(call->from, call->to, count, type, call->peer, comm, stream);
+    case TERN__NCCL_SEND: return ncclSend(call->from, count, type, call->peer, comm, stream);
+    default: return ncclRecv(call->to, count, type, call->peer, comm, stream);
     }
 }
 
@@ -203,6 +206,8 @@ static int nccl_run(void *of, const tern__nccl_call *call, void *stream, tern_er
     ncclResult_t result;
     if (call->kind > TERN__NCCL_REDUCE_SCATTER)
         result = move(comm, call, lane);
+    else if (call->dtype == TERN_I16)
+        return tern__error_set(err, "tern_nccl", TERN_E_UNSUPPORTED, "NCCL has no i16");
     else if (call->op == TERN_PREMUL_SUM)
         result = reduce_by_factor(comm, call, lane);
     else if (find_op(call, &op))

@@ -125,6 +125,8 @@ double tern__view_get(const tern__view *view, int64_t i)
     case TERN_BF16: return tern__bf16_to_f32(((const uint16_t *)view->data)[at]);
     case TERN_F16: return tern__f16_to_f32(((const uint16_t *)view->data)[at]);
     case TERN_BOOL: return ((const bool *)view->data)[at];
+    case TERN_I8: return ((const int8_t *)view->data)[at];
+    case TERN_I16: return ((const int16_t *)view->data)[at];
     case TERN_DTYPE_COUNT:
     case TERN_DTYPE_NONE: break;
     }
@@ -143,6 +145,8 @@ void tern__view_set(const tern__view *view, int64_t i, double value)
     case TERN_BF16: ((uint16_t *)view->data)[at] = tern__bf16_from_f32((float)value); break;
     case TERN_F16: ((uint16_t *)view->data)[at] = tern__f16_from_f32((float)value); break;
     case TERN_BOOL: ((bool *)view->data)[at] = value != 0; break;
+    case TERN_I8: ((int8_t *)view->data)[at] = (int8_t)(int64_t)value; break;
+    case TERN_I16: ((int16_t *)view->data)[at] = (int16_t)(int64_t)value; break;
     case TERN_DTYPE_COUNT:
     case TERN_DTYPE_NONE: break;
     }
@@ -156,6 +160,8 @@ int64_t tern__view_get_int(const tern__view *view, int64_t i)
     case TERN_I32: return ((const int32_t *)view->data)[at];
     case TERN_U8: return ((const uint8_t *)view->data)[at];
     case TERN_BOOL: return ((const bool *)view->data)[at];
+    case TERN_I8: return ((const int8_t *)view->data)[at];
+    case TERN_I16: return ((const int16_t *)view->data)[at];
     default: return (int64_t)tern__view_get(view, i);
     }
 }
@@ -168,6 +174,8 @@ void tern__view_set_int(const tern__view *view, int64_t i, int64_t value)
     case TERN_I32: ((int32_t *)view->data)[at] = (int32_t)value; break;
     case TERN_U8: ((uint8_t *)view->data)[at] = (uint8_t)value; break;
     case TERN_BOOL: ((bool *)view->data)[at] = value != 0; break;
+    case TERN_I8: ((int8_t *)view->data)[at] = (int8_t)value; break;
+    case TERN_I16: ((int16_t *)view->data)[at] = (int16_t)value; break;
     default: tern__view_set(view, i, (double)value);
     }
 }

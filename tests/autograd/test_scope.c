@@ -214,7 +214,7 @@ static void shapes_that_cannot_be(void **state)
     expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_F32, 2, huge), "tern_tensor_from", TERN_E_SHAPE,
                  "(2147483648, 2147483648) has too many elements");
     expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_DTYPE_COUNT, 1, shape), "tern_tensor_from",
-                 TERN_E_DTYPE, "dtype 8 does not exist");
+                 TERN_E_DTYPE, "dtype 10 does not exist");
     close_world(&w);
 }
 
@@ -266,6 +266,8 @@ static void item_wants_one_element(void **state)
     int64_t one[2] = {1, 1}, number = (int64_t)1 << 40;
     assert_true(tern_item(tern_tensor_from(w.scope, &number, TERN_I64, 2, one)) == 0x1p40);
     assert_true(tern_item(tern_tensor_from(w.scope, (double[]){0.1}, TERN_F64, 0, NULL)) == 0.1);
+    assert_true(tern_item(tern_tensor_from(w.scope, (int8_t[]){-3}, TERN_I8, 0, NULL)) == -3);
+    assert_true(tern_item(tern_tensor_from(w.scope, (int16_t[]){-300}, TERN_I16, 0, NULL)) == -300);
     assert_true(isnan(tern_item(vector(&w, 2, NULL))));
     assert_true(isnan(tern_item(vector(&w, 0, NULL))));
     assert_true(isnan(tern_item(NULL)));
@@ -297,6 +299,13 @@ static void print_shows_the_edges(void **state)
     assert_string_equal(
         printed(tern_tensor_from(w.scope, (uint8_t[]){255}, TERN_U8, 0, NULL), text, sizeof(text)),
         "tensor () u8\n255\n");
+    assert_string_equal(printed(tern_tensor_from(w.scope, (int8_t[]){-128, 127}, TERN_I8, 1, (int64_t[]){2}),
+                                text, sizeof(text)),
+                        "tensor (2) i8\n[-128, 127]\n");
+    assert_string_equal(
+        printed(tern_tensor_from(w.scope, (int16_t[]){INT16_MIN, INT16_MAX}, TERN_I16, 1, (int64_t[]){2}),
+                text, sizeof(text)),
+        "tensor (2) i16\n[-32768, 32767]\n");
     assert_string_equal(printed(vector(&w, 0, NULL), text, sizeof(text)), "tensor (0) f32\n\n");
     end_well(&w);
     assert_string_equal(

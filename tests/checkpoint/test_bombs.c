@@ -140,7 +140,7 @@ static const bomb bombs[] = {
            "cnumpy.core.multiarray\nscalar\nq\1cnumpy\ndtype\nX\2\0\0\0c8\x85Rq\2C\1aq\3", "h\1h\2h\3\x86R",
            "t."),
     RECORD("tensors of another dtype",
-           "ctorch._utils\n_rebuild_tensor_v2\nq\1(X\7\0\0\0storagectorch\nCharStorage\nX\1\0\0\0"
+           "ctorch._utils\n_rebuild_tensor_v2\nq\1(X\7\0\0\0storagectorch\nQInt8Storage\nX\1\0\0\0"
            "0X\3\0\0\0cpuK\4tQq\2)q\3",
            "h\1(h\2K\0h\3h\3\x89NtR", "t."),
     RECORD("storages", "", STORAGE, "t."),

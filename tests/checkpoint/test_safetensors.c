@@ -143,11 +143,15 @@ static void the_header_is_written_as_safetensors_writes_it(void **state)
         "\"i32\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[36,44]},"
         "\"bf\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[44,50]},"
         "\"h\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[50,56]},"
-        "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[56,59]},"
-        "\"bo\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[59,61]}}";
+        "\"s\":{\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[56,60]},"
+        "\"c\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[60,63]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[63,66]},"
+        "\"bo\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[66,68]}}";
     tern_error err = {0};
     tern_object *saved = tern_object_dict(&err), *metadata = tern_object_dict(&err);
     tern_object_set(saved, "b", tensor_of(TERN_U8, 1, (int64_t[]){3}, &err), &err);
+    tern_object_set(saved, "c", tensor_of(TERN_I8, 1, (int64_t[]){3}, &err), &err);
+    tern_object_set(saved, "s", tensor_of(TERN_I16, 1, (int64_t[]){2}, &err), &err);
     tern_object_set(saved, "a", tensor_of(TERN_F32, 2, (int64_t[]){2, 2}, &err), &err);
     tern_object_set(saved, "h", tensor_of(TERN_F16, 1, (int64_t[]){3}, &err), &err);
     tern_object_set(saved, "bf", tensor_of(TERN_BF16, 1, (int64_t[]){3}, &err), &err);

@@ -95,7 +95,7 @@ static const struct {
     /* dtypes */
     {A("U9", "[1]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has dtype \"U9\", which does not exist"},
     {A("u8", "[1]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has dtype \"u8\", which does not exist"},
-    {A("I8", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype I8, which tern does not support"},
+    {A("U16", "[1]", "[0,2]"), 2, TERN_E_UNSUPPORTED, "\"a\" has dtype U16, which tern does not support"},
     {A("F8_E4M3", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype F8_E4M3"},
     {A("C64", "[1]", "[0,8]"), 8, TERN_E_UNSUPPORTED, "tern_load_opts.records loads it as a record"},
     {"{\"a\":{\"dtype\":8}}", 0, TERN_E_FORMAT, "expected a string, got \"8}}\""},
@@ -346,7 +346,7 @@ static int many_records(int count)
     char *text = malloc((size_t)count * 96 + 16), *end = text;
     *end++ = '{';
     for (int i = 0; i < count; i++)
-        end += sprintf(end, "%s\"%x\":{\"dtype\":\"I8\",\"shape\":[0,1,2,3,4,5,6,7],\"data_offsets\":[0,0]}",
+        end += sprintf(end, "%s\"%x\":{\"dtype\":\"U16\",\"shape\":[0,1,2,3,4,5,6,7],\"data_offsets\":[0,0]}",
                        i ? "," : "", i);
     *end++ = '}';
     int fd = make_safetensors(text, (size_t)(end - text), 0);

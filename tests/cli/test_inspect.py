@@ -17,8 +17,8 @@ import skips
 
 RANDOM = numpy.random.default_rng(5)
 KINDS = {"F32": numpy.float32, "F64": numpy.float64, "I64": numpy.int64, "I32": numpy.int32, "U8": numpy.uint8, "F16": numpy.float16,
-         "BOOL": numpy.bool_}
-NAMES = {"F32": "f32", "F64": "f64", "I64": "i64", "I32": "i32", "U8": "u8", "F16": "f16", "BOOL": "bool"}
+         "BOOL": numpy.bool_, "I8": numpy.int8, "I16": numpy.int16}
+NAMES = {"F32": "f32", "F64": "f64", "I64": "i64", "I32": "i32", "U8": "u8", "F16": "f16", "BOOL": "bool", "I8": "i8", "I16": "i16"}
 
 
 def write(path, tensors, metadata=None):
@@ -49,7 +49,7 @@ def read(path):
 
 
 # Dtypes that tern does not have, and the bits of an element.
-OTHERS = {"I8": 8, "I16": 16, "U16": 16, "U32": 32, "U64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+OTHERS = {"U16": 16, "U32": 32, "U64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
           "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 # The order in which the package writes dtypes (0.8).
 ORDER = """U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E8M0 F8_E4M3 F8_E5M2 I8 U8 F6_E3M2 F6_E2M3 F4 BOOL""".split()
@@ -71,7 +71,7 @@ def write_rows(path, rows, metadata=None):
 def other_rows():
     """Tensors of every dtype that tern does not have, and of too many dimensions, beside others."""
     rows = [("w", "F32", (2, 3), RANDOM.bytes(24)), ("a.deep", "F32", (1, 2, 1, 2, 1, 1, 2), numpy.float32(RANDOM.normal(size=8)).tobytes()),
-            ("deep.bool", "BOOL", (1,) * 9, b"\1"), ("empty", "F8_E4M3", (0, 3), b""), ("scalar", "I8", (), b"\xff")]
+            ("deep.bool", "BOOL", (1,) * 9, b"\1"), ("empty", "F8_E4M3", (0, 3), b""), ("scalar", "F8_E5M2", (), b"\xff")]
     for kind, bits in OTHERS.items():
         for shape in ((8,), (3, 8), (2, 1, 4)):
             rows.append((f"{kind}.{len(shape)}", kind, shape, RANDOM.bytes(int(numpy.prod(shape)) * bits // 8)))
@@ -225,8 +225,8 @@ class Inspect(Case):
                 self.assertEqual(told["object"][name], f"tensor {kind.lower()} ({', '.join(map(str, shape))})")
         self.assertEqual([told["totals"][key] for key in ("tensors", "values", "bytes")],
                          [len(rows), sum(int(numpy.prod(row[2])) for row in rows), sum(len(row[3]) for row in rows)])
-        write_rows(self.path("b"), [row for row in rows if row[1] == "I8"])
-        write_rows(self.path("c"), [(name, "U8", shape, raw) for name, kind, shape, raw in rows if kind == "I8"])
+        write_rows(self.path("b"), [row for row in rows if row[1] == "F8_E5M2"])
+        write_rows(self.path("c"), [(name, "U8", shape, raw) for name, kind, shape, raw in rows if kind == "F8_E5M2"])
         sums = [[entry["checksum"] for entry in json.loads(self.fine("inspect", "--json", self.path(name)))["tensors"]] for name in "bc"]
         self.assertEqual(*sums, "of the bytes")
 
@@ -354,10 +354,10 @@ class Diff(Case):
         self.assertEqual(out["U16.2"], "(3, 8) u16 1 of 24 - -".split())
         self.assertEqual(out["C64.1"], "(8) c64 1 of 8 - -".split())
         self.assertFalse({"w", "a.deep", "deep.bool", "empty"} & set(out))
-        write_rows(self.path("a"), [("x", "I8", (8,), bytes(8)), ("y", "I8", (2,), bytes(2)), ("__metadata__x", "I8", (1,), b"a")])
-        write_rows(self.path("b"), [("x", "U8", (8,), bytes(8)), ("y", "I8", (1, 2), bytes(2)), ("__metadata__x", "I8", (1,), b"b")])
+        write_rows(self.path("a"), [("x", "F8_E4M3", (8,), bytes(8)), ("y", "F8_E4M3", (2,), bytes(2)), ("__metadata__x", "F8_E4M3", (1,), b"a")])
+        write_rows(self.path("b"), [("x", "U8", (8,), bytes(8)), ("y", "F8_E4M3", (1, 2), bytes(2)), ("__metadata__x", "F8_E4M3", (1,), b"b")])
         out = self.diff(1, self.path("a"), self.path("b"))
-        for text in ("(8) i8 -> (8) u8", "(2) i8 -> (1, 2) i8", "__metadata__x"):
+        for text in ("(8) f8_e4m3 -> (8) u8", "(2) f8_e4m3 -> (1, 2) f8_e4m3", "__metadata__x"):
             self.assertIn(text, out)
 
     def test_random_distances_are_numpys(self):

@@ -83,14 +83,17 @@ static inline void element_float_put(tern_dtype dtype, void *at, double value)
     }
 }
 
-/* Returns an integer as 64 bits, of which an element keeps the low ones; i32 is sign-extended, so that
- * comparisons work. */
+/* Returns an integer as 64 bits, of which an element keeps the low ones; signed ones are sign-extended, so
+ * that comparisons work. */
 static inline int64_t element_integer(tern_dtype dtype, const void *at)
 {
     int64_t value;
     int32_t word;
+    int16_t half;
     if (dtype == TERN_I64) return memcpy(&value, at, 8), value;
     if (dtype == TERN_I32) return memcpy(&word, at, 4), word;
+    if (dtype == TERN_I16) return memcpy(&half, at, 2), half;
+    if (dtype == TERN_I8) return *(const int8_t *)at;
     return *(const uint8_t *)at;
 }
 

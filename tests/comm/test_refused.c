@@ -26,6 +26,8 @@ CALL(reduce_null, tern_reduce(group, NULL, 4, TERN_F32, TERN_SUM, 0, err))
 CALL(reduce_root, tern_reduce(group, m.x, 4, TERN_F32, TERN_SUM, 2, err))
 CALL(reduce_negative, tern_reduce(group, m.x, 4, TERN_F32, TERN_SUM, -1, err))
 CALL(reduce_mean, tern_reduce(group, m.x, 4, TERN_I64, TERN_AVG, 0, err))
+CALL(mean_of_bytes, tern_all_reduce(group, m.x, 4, TERN_I8, TERN_AVG, err))
+CALL(factor_of_shorts, tern_all_reduce_premul(group, m.x, 4, TERN_I16, 2, err))
 CALL(bits_of_floats, tern_all_reduce(group, m.x, 4, TERN_BF16, TERN_BXOR, err))
 CALL(no_factor, tern_all_reduce(group, m.x, 4, TERN_F32, TERN_PREMUL_SUM, err))
 CALL(no_operation, tern_reduce(group, m.x, 4, TERN_F32, (tern_reduce_op)9, 0, err))
@@ -84,7 +86,7 @@ static const struct {
     {bytes_null, TERN_E_INVALID},     {bytes_nowhere, TERN_E_INVALID},     {bytes_huge, TERN_E_RANGE},
     {bytes_root, TERN_E_RANGE},       {bytes_of_nobody, TERN_E_INVALID},   {bytes_ins, TERN_E_INVALID},
     {bytes_out, TERN_E_INVALID},      {bytes_outs, TERN_E_INVALID},        {no_time, TERN_E_RANGE},
-    {no_number, TERN_E_RANGE},
+    {no_number, TERN_E_RANGE},        {mean_of_bytes, TERN_E_DTYPE},       {factor_of_shorts, TERN_E_DTYPE},
 };
 
 /* A rank that learns early of the other's mistake gets it in f->err. */

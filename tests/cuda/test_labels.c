@@ -172,7 +172,7 @@ static int run_masks(tern_device *device, const tern__view *x, const tern__view 
 /* Masks may begin at any element; with channels of odd size all but the first do. */
 static void masks_begin_anywhere(void **state)
 {
-    static const tern_dtype dtypes[] = {TERN_U8, TERN_F32, TERN_I32};
+    static const tern_dtype dtypes[] = {TERN_U8, TERN_F32, TERN_I32, TERN_I8, TERN_I16};
     enum { COUNT = REGIONS * BITS };
     static float scores[COUNT], first[COUNT], slopes[COUNT];
     static int64_t some[COUNT];
@@ -202,6 +202,29 @@ static void masks_begin_anywhere(void **state)
     tern__device_free(*state, memory);
 }
 
+/* What is ignored may be negative, also in a mask of bytes: the results are those of the same mask in i32. */
+static void masks_have_signs(void **state)
+{
+    static const tern_dtype dtypes[] = {TERN_I32, TERN_I8, TERN_I16};
+    enum { COUNT = REGIONS * BITS };
+    static float scores[COUNT], slopes[TERN__COUNT(dtypes)][COUNT];
+    static int32_t some[COUNT];
+    float loss[TERN__COUNT(dtypes)] = {0};
+    tern_error err = {0};
+    tern__view x = tern__view_make(TERN_F32, TERN__PLAIN, 3, (int64_t[]){1, REGIONS, BITS}), dx = x;
+    x.data = scores;
+    for (int i = 0; i < COUNT; i++) scores[i] = i % 5 ? (float)(i % 7) - 3 : NAN;
+    for (size_t d = 0; d < TERN__COUNT(dtypes); d++) {
+        tern__view target = tern__view_make(dtypes[d], TERN__PLAIN, 3, x.shape);
+        target.data = some, dx.data = slopes[d];
+        for (int i = 0; i < COUNT; i++) tern__view_set(&target, i, i % 5 ? i / 3 % 2 : -1);
+        assert_int_equal(run_masks(*state, &x, &target, &loss[d], &dx, -1, &err), TERN_OK);
+        assert_true(loss[d] > 0 && loss[d] == loss[0]);
+        assert_memory_equal(slopes[d], slopes[0], sizeof(slopes[0]));
+    }
+    assert_ok(err);
+}
+
 /* x may be anything where labels are ignored, and an invalid label next to those is found. */
 static void names_one_among_the_ignored(void **state)
 {
@@ -229,6 +252,7 @@ int main(void)
         cmocka_unit_test(names_labels),         cmocka_unit_test(leaves_labels_to_who_can_name_them),
         cmocka_unit_test(names_one_of_several), cmocka_unit_test(labels_begin_anywhere),
         cmocka_unit_test(masks_begin_anywhere), cmocka_unit_test(names_one_among_the_ignored),
+        cmocka_unit_test(masks_have_signs),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

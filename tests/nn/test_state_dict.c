@@ -131,6 +131,34 @@ static void strides_and_dtypes_do_not_matter(void **state)
     close_world(&w);
 }
 
+/* Integers wrap around, as in PyTorch. */
+static void integers_of_other_sizes(void **state)
+{
+    (void)state;
+    world w = open_world();
+    const int64_t three = 3;
+    tern_module *net = tern_sequential_new(&w.err);
+    tern_tensor *bytes = tern_buffer_add(net, "bytes", TERN_I8, 1, &three, &w.err);
+    tern_tensor *shorts = tern_buffer_add(net, "shorts", TERN_I16, 1, &three, &w.err);
+    int64_t given[3] = {-129, 200, 65535};
+    tern_tensor *wide = tern_tensor_wrap(given, TERN_I64, 1, &three, NULL, NULL, &w.err);
+    tern_object *loaded = tern_object_dict(&w.err);
+    tern_object_set(loaded, "bytes", tern_object_tensor(wide, &w.err), &w.err);
+    tern_object_set(loaded, "shorts", tern_object_tensor(wide, &w.err), &w.err);
+    tern_module_state_dict_load(net, loaded, NULL, NULL, &w.err);
+    assert_ok(w.err);
+    assert_memory_equal(tern_tensor_data(bytes), ((int8_t[]){127, -56, -1}), 3);
+    assert_memory_equal(tern_tensor_data(shorts), ((int16_t[]){-129, 200, -1}), 6);
+    tern_object *saved = tern_module_state_dict(net, &w.err);
+    assert_int_equal(tern_tensor_dtype(tern_object_to_tensor(tern_object_get(saved, "bytes"))), TERN_I8);
+    assert_int_equal(tern_tensor_dtype(tern_object_to_tensor(tern_object_get(saved, "shorts"))), TERN_I16);
+    tern_object_free(saved);
+    tern_object_free(loaded);
+    tern_tensor_free(wide);
+    tern_module_free(net);
+    close_world(&w);
+}
+
 /* ---- many names ---- */
 
 static void long_lists_are_cut(void **state)
@@ -185,6 +213,7 @@ int main(void)
         cmocka_unit_test(a_shared_parameter_has_both_names),
         cmocka_unit_test(packed_copies_are_made_anew),
         cmocka_unit_test(strides_and_dtypes_do_not_matter),
+        cmocka_unit_test(integers_of_other_sizes),
         cmocka_unit_test(long_lists_are_cut),
         cmocka_unit_test(a_child_named_module),
     };

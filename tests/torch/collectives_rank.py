@@ -14,7 +14,7 @@ import torch.distributed as dist
 from nets import library
 from tern import pointer
 
-DTYPES = {numpy.float32: 0, numpy.float64: 1, numpy.int64: 2, numpy.int32: 3, numpy.uint8: 4, numpy.float16: 6}
+DTYPES = {numpy.float32: 0, numpy.float64: 1, numpy.int64: 2, numpy.int32: 3, numpy.uint8: 4, numpy.float16: 6, numpy.int8: 8}
 OPS = {"SUM": 0, "PRODUCT": 2, "MIN": 3, "MAX": 4, "BAND": 5, "BOR": 6, "BXOR": 7}
 SIZES = (1, 7, 1000, 70001)
 
@@ -42,7 +42,9 @@ class Pair:
         self.own, self.common = numpy.random.default_rng(self.rank), numpy.random.default_rng(1000)
 
     def numbers(self, dtype, count):
-        """Small numbers, so that products and the sums of halves are exact in any order."""
+        """Small numbers, so that products and the sums of halves are exact in any order; int8 has all of its values, and wraps around."""
+        if dtype is numpy.int8:
+            return self.own.integers(-128, 128, count, dtype)
         return self.own.integers(0 if dtype is numpy.uint8 else -3, 4, count).astype(dtype)
 
     def call(self, name, *args):

@@ -34,7 +34,7 @@ Dataset._fields_ = [
 ]
 
 
-DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool"]  # tern_dtype's numbers
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool", "int8", "int16"]  # tern_dtype's numbers
 
 
 def over(samples, targets=None):

@@ -11,7 +11,7 @@ import torch
 import tern
 
 NONE, BOOL, INT, FLOAT, STRING, BYTES, LIST, TUPLE, DICT, TENSOR, RECORD = range(11)
-DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bfloat16, torch.float16, torch.bool]
+DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bfloat16, torch.float16, torch.bool, torch.int8, torch.int16]
 POINTERS = """none bool int float string bytes list tuple dict tensor at key get to_tensor to_bytes""".split()
 
 

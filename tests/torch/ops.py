@@ -15,8 +15,8 @@ import numpy
 
 import tern
 
-F32, F64, I64, I32, U8, BF16, F16, BOOL = range(8)
-DTYPES = {numpy.dtype(name): i for i, name in enumerate("float32 float64 int64 int32 uint8 - float16 bool".split()) if name != "-"}
+F32, F64, I64, I32, U8, BF16, F16, BOOL, I8, I16 = range(10)
+DTYPES = {numpy.dtype(name): i for i, name in enumerate("float32 float64 int64 int32 uint8 - float16 bool int8 int16".split()) if name != "-"}
 BY_NUMBER = {i: dtype for dtype, i in DTYPES.items()}
 POINTERS = """tern_device_open tern_scope_new tern_tensor_from tern_parameter_add tern_buffer_add tern_grad_get tern_keep
 tern_forward tern_relu tern_linear tern_cross_entropy tern_argmax tern_scope_error tern_module_add tern_state_find

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from tern import Library, pointer
 
 # tern's number of each dtype that gloo sends
-DTYPES = {torch.float32: 0, torch.float64: 1, torch.int64: 2, torch.int32: 3, torch.uint8: 4, torch.float16: 6}
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.int64: 2, torch.int32: 3, torch.uint8: 4, torch.float16: 6, torch.int8: 8, torch.int16: 9}
 ANY_SOURCE, ROUNDS, MESSAGES, TAGS = -1, 6, 30, 4
 
 

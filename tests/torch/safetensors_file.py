@@ -5,7 +5,7 @@ import struct
 import torch
 
 KINDS = {"I64": torch.int64, "F64": torch.float64, "F32": torch.float32, "I32": torch.int32, "BF16": torch.bfloat16, "F16": torch.float16,
-         "U8": torch.uint8, "BOOL": torch.bool}
+         "U8": torch.uint8, "BOOL": torch.bool, "I8": torch.int8, "I16": torch.int16}
 
 
 def raw(tensor):

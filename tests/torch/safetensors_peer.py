@@ -14,8 +14,9 @@ import sys
 
 from safetensors import TensorSpec, deserialize, safe_open, serialize_file
 
-SIZES = {"I64": 8, "F64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "U8": 1, "BOOL": 1}
-WORDS = {"I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16", "U8": "uint8", "BOOL": "bool"}
+SIZES = {"I64": 8, "F64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "U8": 1, "BOOL": 1, "I8": 1, "I16": 2}
+WORDS = {"I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16", "U8": "uint8", "BOOL": "bool",
+         "I8": "int8", "I16": "int16"}
 
 
 OTHER_SIZES = {"int8": 1, "int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e8m0fnu": 1,

@@ -68,7 +68,7 @@ class ArgmaxTest(unittest.TestCase):
     def test_integers(self):
         """Also values that a double cannot hold."""
         for device in ("cpu", "cpu:reference"):
-            for dtype, low, high in (("i8", -(1 << 62), 1 << 62), ("i4", -(1 << 31), 1 << 31), ("u1", 0, 256)):
+            for dtype, low, high in (("i8", -(1 << 62), 1 << 62), ("i4", -(1 << 31), 1 << 31), ("u1", 0, 256), ("i1", -128, 128), ("i2", -(1 << 15), 1 << 15)):
                 x = self.rng.integers(low, high, (6, 50), dtype)
                 self.check(device, x, 1, False)
                 self.check(device, x, 0, True)

@@ -224,7 +224,7 @@ class Images(InAFolder):
     def test_dtypes(self):
         board = self.open()
         x = RNG.uniform(-0.5, 1.5, (2, 3, 4, 5))
-        ints = [RNG.integers(*ends, x.shape, kind) for *ends, kind in ((0, 256, "u1"), (-1, 3, "i8"), (-1, 3, "i4"))]
+        ints = [RNG.integers(*ends, x.shape, kind) for *ends, kind in ((0, 256, "u1"), (-1, 3, "i8"), (-1, 3, "i4"), (-1, 3, "i1"), (-1, 3, "i2"))]
         for array in x.astype("f"), x.astype("d"), x > 0.5, *ints:
             with self.subTest(dtype=array.dtype):
                 board.image("image", board.run.constant(array), 0)
@@ -289,6 +289,7 @@ class Histograms(InAFolder):
         board = self.open()
         for array in (RNG.standard_normal((50, 70)).astype("f"), 10.0 ** RNG.uniform(-15, 21, 5000) * RNG.choice([-1, 1], 5000),
                       RNG.integers(-1000, 1000, (4, 5, 6)), RNG.integers(0, 5, 100, "i4"), RNG.integers(0, 256, 100, "u1"),
+                      RNG.integers(-128, 128, 100, "i1"), RNG.integers(-(1 << 15), 1 << 15, 100, "i2"),
                       RNG.standard_normal(50) > 0, numpy.zeros(3, "f"), numpy.full((), -2.5)):
             with self.subTest(dtype=array.dtype, shape=array.shape):
                 board.histogram("h", board.run.constant(array), 1)

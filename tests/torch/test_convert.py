@@ -269,7 +269,7 @@ class Records(Case):
         model = {"w": torch.randn(3, 2), "b": torch.arange(3)}
         values = [numpy.random.default_rng(1).bit_generator.state, 2**64, numpy.arange(3, dtype=">f8"), numpy.arange(3), numpy.uint64(2**64 - 1), numpy.complex64(1j),
                   numpy.longdouble(1), numpy.datetime64("2020-01-01"), 1j, collections.deque([1]), {(1, 2): 3}, print, torch.arange(3.0).storage(),
-                  torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.int16), collections.defaultdict(list, a=[2])]
+                  torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.complex64), collections.defaultdict(list, a=[2])]
         for i, value in enumerate(values):
             torch.save({"model": model, "extra": [value]}, self.path("a.pt"), _use_new_zipfile_serialization=i % 2 == 0)
             for out in ("b.pt", "b.safetensors"):
@@ -287,7 +287,8 @@ class Records(Case):
     def test_tensors_are_carried(self):
         torch.manual_seed(9)
         base = torch.randint(-100, 100, (3, 4, 2), dtype=torch.int16)
-        want = {"i8": torch.randint(-100, 100, (5, 7), dtype=torch.int8), "i16": base, "part": base[1:, ::2].permute(2, 0, 1), "row": base[1], "c64": torch.randn(3, 2, dtype=torch.complex64),
+        wide = torch.randn(3, 4, 2, dtype=torch.complex64)
+        want = {"wide.base": wide, "wide.part": wide[1:, ::2].permute(2, 0, 1), "wide.row": wide[1], "i8": torch.randint(-100, 100, (5, 7), dtype=torch.int8), "i16": base, "part": base[1:, ::2].permute(2, 0, 1), "row": base[1], "c64": torch.randn(3, 2, dtype=torch.complex64),
                 "scalar": torch.tensor(-3, dtype=torch.int8), "empty": torch.zeros(0, 3, dtype=torch.int16), "wide": torch.randn(1, 2, 1, 2, 1, 2, 1), "f32": torch.randn(2, 2),
                 "parameter": torch.nn.Parameter(torch.randn(2, dtype=torch.complex64))}
         large = {"c128": torch.randn(4, 3, dtype=torch.complex128)[:, 1:]}
@@ -304,10 +305,11 @@ class Records(Case):
             made = torch.load(self.path("b.pt"))
             same(made["m"], {**want, **large})
             self.assertEqual(made["epoch"], 3)
-            self.assertEqual(made["m"]["row"].storage().data_ptr(), made["m"]["i16"].storage().data_ptr(), "shared as before")
+            for part, whole in (("row", "i16"), ("wide.row", "wide.base")):
+                self.assertEqual(made["m"][part].storage().data_ptr(), made["m"][whole].storage().data_ptr(), "shared as before")
             self.assertEqual(self.run_tern("inspect", "--records", "--diff", self.path("a.pt"), self.path("b.pt"))[0], 0)
             told = {entry["name"]: (entry["dtype"], entry["shape"]) for entry in json.loads(self.fine("inspect", "--records", "--json", self.path("b.pt")))["tensors"]}
-            self.assertEqual((told["m.part"], told["m.c128"], told["m.wide"]), (("i16", [2, 2, 2]), ("c128", [4, 2]), ("f32", [1, 2, 1, 2, 1, 2, 1])))
+            self.assertEqual((told["m.part"], told["m.wide.part"], told["m.c128"], told["m.wide"]), (("i16", [2, 2, 2]), ("c64", [2, 2, 2]), ("c128", [4, 2]), ("f32", [1, 2, 1, 2, 1, 2, 1])))
             code, _, err = self.run_tern("convert", "--records", "--key", "m", self.path("a.pt"), self.path("c.safetensors"))
             self.assertEqual(code, 1)
             self.assertIn('state["c128"] has c128, a dtype that safetensors does not have', err)

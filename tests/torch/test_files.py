@@ -193,7 +193,7 @@ def test_a_whole_module():
 
 
 def test_dtypes_that_tern_has_not():
-    for dtype, name in ((torch.int8, "i8"), (torch.int16, "i16"), (torch.complex64, "c64"), (torch.complex128, "c128")):
+    for dtype, name in ((torch.complex64, "c64"), (torch.complex128, "c128")):
         for zipped in (True, False):
             torch.save({"a": [1, torch.zeros(3, dtype=dtype)]}, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
             refused(-9, f'state["a"][1]: a tensor has {name} ({dtype}), a dtype tern does not have', "tern_load_opts.records", "tern convert --records --key NAME")
@@ -265,7 +265,7 @@ def strange(shape, dtype):
 def test_tensors_that_tern_has_not():
     torch.manual_seed(3)
     random.seed(3)
-    for dtype, name in ((torch.int8, "i8"), (torch.int16, "i16"), (torch.complex64, "c64"), (torch.complex128, "c128")):
+    for dtype, name in ((torch.complex64, "c64"), (torch.complex128, "c128")):
         base = strange((3, 4, 5, 2), dtype)
         tensors = [strange([random.randrange(5) for _ in range(random.randrange(7))], dtype) for _ in range(12)]
         tensors += [base.permute(3, 1, 0, 2), base[1:, ::2, 3], base[0, 0, 0, 0].expand(4, 2), base[2, 3, 4, 1], base[:, :, 1:1], torch.nn.Parameter(base, False),
@@ -278,7 +278,7 @@ def test_tensors_that_tern_has_not():
     for value in (torch.randn(1, 2, 1, 2, 1, 2, 1), torch.arange(128).reshape((2,) * 7)):
         expect_tensor(record_of(value, **WAYS[1]), {torch.float32: "f32", torch.int64: "i64"}[value.dtype], value)
     crossed = torch.randn((2,) * 8).permute(*range(7, -1, -1))  # its strides fit no six dimensions
-    for value in (crossed, torch.zeros((1,) * 70, dtype=torch.int8)):
+    for value in (crossed, torch.zeros((1,) * 70, dtype=torch.complex64)):
         assert record_of(value).name == "torch._utils._rebuild_tensor_v2"
         refused(-9, f"a tensor has {value.ndim} dimensions")
 

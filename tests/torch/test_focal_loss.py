@@ -74,7 +74,7 @@ class FocalTest(unittest.TestCase):
 
     def test_masks_of_every_dtype(self):
         """For all binary losses; the mask is read without a copy in x's dtype."""
-        for device, kind in itertools.product(("cpu", "cpu:reference"), "bool uint8 int32 int64 float32 float64".split()):
+        for device, kind in itertools.product(("cpu", "cpu:reference"), "bool uint8 int8 int16 int32 int64 float32 float64".split()):
             x, target = RNG.standard_normal((3, 300)).astype("f"), (RNG.random((3, 300)) < 0.3).astype(kind)
             self.masks(x, target, 4e-6, device)
             weight = numpy.array([0.5], "f")

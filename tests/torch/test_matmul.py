@@ -121,7 +121,7 @@ class MatmulTest(unittest.TestCase):
     def test_integers(self):
         """Computed as integers, which wrap around."""
         for device in ("cpu", "cpu:reference"):
-            for dtype, size in (("i8", 1 << 40), ("i4", 1 << 20), ("u1", 256)):
+            for dtype, size in (("i8", 1 << 40), ("i4", 1 << 20), ("u1", 256), ("i1", 256), ("i2", 1 << 16)):
                 for shapes in PAIRS[:14]:
                     arrays = [self.rng.integers(0, size, s).astype(dtype) for s in shapes]
                     run = Run(device)

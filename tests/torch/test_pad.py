@@ -104,7 +104,7 @@ class PadTest(unittest.TestCase):
 
     def test_whole_numbers(self):
         for device in ("cpu", "cpu:reference"):
-            for dtype in ("i8", "i4", "u1", "?"):
+            for dtype in ("i8", "i4", "i2", "i1", "u1", "?"):
                 for mode in NUMPY:
                     x, run = self.rng.integers(0, 200, (3, 4)).astype(dtype), Run(device)
                     got = run.value(pad(run, run.constant(x), [2, 1, 1, 2], mode))

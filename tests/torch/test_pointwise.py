@@ -221,6 +221,8 @@ class PointwiseTest(unittest.TestCase):
         pairs = numpy.array(list(itertools.product(big, big)), "int64").T
         small = {"int32": numpy.array(list(itertools.product([-(2**31), 2**31 - 1, 0, 1, -1, 70_000], repeat=2)), "int32").T,
                  "uint8": numpy.array(list(itertools.product([0, 1, 2, 128, 200, 255], repeat=2)), "uint8").T,
+                 "int16": numpy.array(list(itertools.product([-(2**15), 2**15 - 1, 0, 1, -1, 300], repeat=2)), "int16").T,
+                 "int8": numpy.array(list(itertools.product([-128, 127, 0, 1, -1, 20], repeat=2)), "int8").T,
                  "bool": numpy.array(list(itertools.product([0, 1], repeat=2)), "bool").T}
         clamps = [Op("clamp", lambda x, l=low, h=high: torch.clamp(x, l, h), args=(D(-INF if low is None else low), D(INF if high is None else high)))
                   for low, high in ((2, 100), (None, 3), (3, None), (100, 2))]
@@ -260,7 +262,7 @@ class PointwiseTest(unittest.TestCase):
         for device in ("cpu", "cpu:reference"):
             for of, a in itertools.product("fd?", (chosen["f"], chosen["d"], chosen["int64"], numpy.array([True, False, True, True]))):
                 for condition in ([0, 1, -2, 0], [NAN, 0, INF, -0.0], [1e-300, 0, 1, 2**40]):
-                    kinds = ["f", "d", "float16"] + (["?", "uint8", "int32", "int64"] if numpy.isfinite(condition).all() else [])
+                    kinds = ["f", "d", "float16"] + (["?", "uint8", "int8", "int16", "int32", "int64"] if numpy.isfinite(condition).all() else [])
                     for kind in kinds:
                         with numpy.errstate(over="ignore", under="ignore", invalid="ignore"):
                             c = numpy.array(condition).astype(kind)

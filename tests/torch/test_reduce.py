@@ -92,7 +92,7 @@ class ReduceTest(unittest.TestCase):
         """Sums are i64 and wrap around; extremes are exact where f64 cannot hold them."""
         big = numpy.array([[2**63 - 1, 5, 2**53 + 1], [-(2**63), 2**62 + 1, 2**53], [7, 2**62, -(2**53) - 1]])
         for device in ("cpu", "cpu:reference"):
-            for x in (big, big.astype("int32"), (big % 251).astype("uint8"), big % 2 == 0, RNG.integers(-9, 9, (300, 700)), numpy.zeros((3, 3), "?")):
+            for x in (big, big.astype("int32"), (big % 251).astype("uint8"), big.astype("int16"), (big % 251).astype("int8"), big % 2 == 0, RNG.integers(-9, 9, (300, 700)), numpy.zeros((3, 3), "?")):
                 for name, dims, keep, turned in itertools.product(("sum_dims", "amax", "amin"), ([], [0], [1]), (False, True), (False, True)):
                     run = Run(device)
                     t = run.op("tern_transpose", run.constant(x), 0, 1) if turned else run.constant(x)

@@ -128,7 +128,7 @@ class SnapshotTest(InFolder):
                 "step": 11,
                 "best_accuracy": 0.5,
                 "numpy": numpy.random.default_rng(1).bit_generator.state,  # an int of 128 bits; nobody asks for it
-                "extra": [torch.zeros(2, dtype=torch.int8), numpy.arange(3), 1j, {(1, 2): 3}],
+                "extra": [torch.zeros(2, dtype=torch.complex64), numpy.arange(3), 1j, {(1, 2): 3}],
             },
             path,
         )

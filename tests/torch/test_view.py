@@ -9,12 +9,13 @@ import torch
 
 import skips
 import tern
-from ops import BF16, BOOL, F16, F32, F64, I32, I64, U8, Run, blocked, compare, gradient_check
+from ops import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, Run, blocked, compare, gradient_check
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
 DEVICES = [("cpu", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
-KINDS = {F32: torch.float32, F64: torch.float64, I64: torch.int64, I32: torch.int32, U8: torch.uint8, BF16: torch.bfloat16, F16: torch.float16, BOOL: torch.bool}
+KINDS = {F32: torch.float32, F64: torch.float64, I64: torch.int64, I32: torch.int32, U8: torch.uint8, BF16: torch.bfloat16, F16: torch.float16, BOOL: torch.bool,
+         I8: torch.int8, I16: torch.int16}
 LONG = 1 << 62
 
 
@@ -298,7 +299,7 @@ class ViewTest(unittest.TestCase):
         """Elements of every size, shapes around a tile, any number of threads: exactly equal."""
         cases = [((33, 65), (1, 0)), ((32, 64), (1, 0)), ((3, 1000), (1, 0)), ((1000, 3), (1, 0)), ((1000, 9), (1, 0)), ((7, 40), (1, 0)), ((5, 40, 70), (2, 0, 1)), ((5, 40, 70), (0, 2, 1)),
                  ((6, 7, 8, 9), (3, 1, 2, 0)), ((2, 33, 2, 40), (1, 3, 0, 2)), ((300, 301), (1, 0)), ((2, 3, 2, 3, 2, 3), (5, 4, 3, 2, 1, 0))]
-        for (shape, dims), dtype, threads in itertools.product(cases, ("uint8", "?", "float16", "f", "int32", "d", "int64"), (1, 3)):
+        for (shape, dims), dtype, threads in itertools.product(cases, ("uint8", "int8", "?", "float16", "int16", "f", "int32", "d", "int64"), (1, 3)):
             x = RNG.integers(0, 200, shape).astype(dtype)
             run = Run("cpu", threads)
             turned = permute(run, run.constant(x), *dims)
@@ -323,10 +324,26 @@ class ViewTest(unittest.TestCase):
             for source, to in itertools.product(KINDS, KINDS):
                 values = whole + ([0.5, 1.75, 99.99, 200.7] if KINDS[source].is_floating_point else [])
                 values += [-1, -2, -100] if source not in (U8, BOOL) and to != U8 else []
+                if KINDS[source].is_floating_point and to == I8:
+                    values = [v for v in values if v < 128]  # C does not define the others
                 for x in (torch.tensor(values * 30).to(KINDS[source]), torch.tensor(values).to(KINDS[source])):
                     run = Run(device)
                     self.assertTrue(torch.equal(self.cast(run, x, to), x.to(KINDS[to])), f"{device} {KINDS[source]} to {KINDS[to]}")
                     run.close()
+
+    def test_casts_of_integers_wrap_around(self):
+        kinds = [I64, I32, I16, I8, U8]
+        for device, source, to in itertools.product(("cpu", "cpu:reference"), kinds, kinds + [BOOL]):
+            ends = torch.iinfo(KINDS[source])
+            for shape in ((), (1,), (7,), (33, 5), (257, 31)):
+                x, run = torch.tensor(RNG.integers(ends.min, ends.max, shape, "int64", endpoint=True)).to(KINDS[source]), Run(device)
+                x.view(-1)[0] = ends.min
+                x.view(-1)[-1] = ends.max
+                self.assertTrue(torch.equal(self.cast(run, x, to), x.to(KINDS[to])), f"{device} {KINDS[source]} to {KINDS[to]}")
+                if x.ndim == 2:
+                    number = run.op("tern_cast", transpose(run, run.constant(x.numpy()), 0, 1), to)
+                    self.assertTrue(torch.equal(torch.tensor(run.value(number)), x.T.to(KINDS[to])))
+                run.close()
 
     def test_casts_round_once(self):
         """Values halfway between neighbours, a little more, a little less; large integers; infinities and NaN."""
@@ -400,7 +417,7 @@ class ViewTest(unittest.TestCase):
         self.fails(-7, "expand: ndim 7 is not in [0, 6]", lambda r, a: expand(r, a, *[1] * 7), x)
         self.fails(-2, f"reshape: (2, 3) cannot be seen as ({LONG}, 8, 6)", lambda r, a: reshape(r, a, LONG, 8, 6), x)
         self.fails(-7, "flatten: dimension -3 of 2 does not exist", lambda r, a: r.op("tern_flatten", a, -3), x)
-        self.fails(-3, "dtype 8 does not exist", lambda r, a: r.op("tern_cast", a, 8), x)
+        self.fails(-3, f"dtype {len(KINDS)} does not exist", lambda r, a: r.op("tern_cast", a, len(KINDS)), x)
         self.fails(-2, "has too many elements", lambda r, a, b: r.op("tern_add", a, b), numpy.empty((0, 1 << 40, 1), "f"), numpy.empty((0, 1, 1 << 40), "f"))
 
     def test_gradients_by_finite_differences(self):

@@ -4,7 +4,7 @@ import ctypes
 import numpy
 import tern
 
-DTYPES = {"float32": 0, "float64": 1, "int64": 2, "int32": 3, "uint8": 4, "float16": 6, "bool": 7}
+DTYPES = {"float32": 0, "float64": 1, "int64": 2, "int32": 3, "uint8": 4, "float16": 6, "bool": 7, "int8": 8, "int16": 9}
 
 
 class Volume(ctypes.Structure):

@@ -6,11 +6,11 @@
 
 /* ---- where the memory is ---- */
 
-/* Devices' back ends have no bitwise operations. */
+/* Devices' back ends have no bitwise operations, and reduce no i16. */
 static bool has_operation(const tern__post *post)
 {
     bool is_bits = post->op >= TERN_BAND && post->op <= TERN_BXOR;
-    return !tern__kind_reduces(post->kind) || !is_bits;
+    return !tern__kind_reduces(post->kind) || (!is_bits && post->dtype != TERN_I16);
 }
 
 /* True if `data` is on a device, and on the same one as all buffers before it. */

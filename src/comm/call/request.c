@@ -38,7 +38,7 @@ static int check_op(const tern__request *r, tern_error *err)
                                is_premul ? "premul_sum" : "avg", tern_dtype_name(r->dtype));
     if (is_bits && is_float)
         return tern__error_set(err, r->func, TERN_E_DTYPE,
-                               "band, bor or bxor of %s, expected i64, i32, u8 or bool",
+                               "band, bor or bxor of %s, expected i64, i32, i16, i8, u8 or bool",
                                tern_dtype_name(r->dtype));
     return TERN_OK;
 }

@@ -15,9 +15,11 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 
 /* ---- one operation of one dtype ---- */
 
-/* Integer sums and products wrap around, computed unsigned. MIN and MAX of a NaN and a number are the NaN. */
+/* Integer sums and products wrap around, computed unsigned: C would multiply u16 as signed ints. MIN and MAX
+ * of a NaN and a number are the NaN. */
 #define ADD(a, b)        ((a) + (b))
 #define TIMES(a, b)      ((a) * (b))
+#define BITS_TIMES(a, b) (1u * (a) * (b))
 #define FLOAT_LOW(a, b)  ((a) < (b) || (a) != (a) ? (a) : (b))
 #define FLOAT_HIGH(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define LOW(a, b)        ((a) < (b) ? (a) : (b))
@@ -61,7 +63,7 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
     DEFINE_LOOPS(name##_sum, bits, bits, SAME, ADD)                                                          \
     DEFINE_LOOPS(name##_min, type, type, SAME, LOW)                                                          \
     DEFINE_LOOPS(name##_max, type, type, SAME, HIGH)                                                         \
-    DEFINE_LOOPS(name##_product, bits, bits, SAME, TIMES)                                                    \
+    DEFINE_LOOPS(name##_product, bits, bits, SAME, BITS_TIMES)                                               \
     DEFINE_LOOPS(name##_band, bits, bits, SAME, BITS_AND)                                                    \
     DEFINE_LOOPS(name##_bor, bits, bits, SAME, BITS_OR)                                                      \
     DEFINE_LOOPS(name##_bxor, bits, bits, SAME, BITS_XOR)
@@ -72,6 +74,8 @@ DEFINE_FLOATS(bf16, uint16_t, float, tern__bf16_to_f32)
 DEFINE_FLOATS(f16, uint16_t, float, tern__f16_to_f32)
 DEFINE_INTEGERS(i64, int64_t, uint64_t)
 DEFINE_INTEGERS(i32, int32_t, uint32_t)
+DEFINE_INTEGERS(i16, int16_t, uint16_t)
+DEFINE_INTEGERS(i8, int8_t, uint8_t)
 DEFINE_INTEGERS(u8, uint8_t, uint8_t)
 DEFINE_LOOPS(bool_or, uint8_t, uint8_t, SAME, OR)
 DEFINE_LOOPS(bool_and, uint8_t, uint8_t, SAME, AND)
@@ -103,6 +107,8 @@ static const loops loops_of[TERN_DTYPE_COUNT][TERN_BXOR + 1] = {
     [TERN_F64] = FLOATS(f64),
     [TERN_I64] = INTEGERS(i64),
     [TERN_I32] = INTEGERS(i32),
+    [TERN_I16] = INTEGERS(i16),
+    [TERN_I8] = INTEGERS(i8),
     [TERN_U8] = INTEGERS(u8),
     [TERN_BF16] = FLOATS(bf16),
     [TERN_F16] = FLOATS(f16),

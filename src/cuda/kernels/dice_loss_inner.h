@@ -233,9 +233,10 @@ static bool are_side_by_side(const problem &p)
     return are_beside(p, tern__bunch_most(p.x_dtype));
 }
 
-static int bytes_of(const problem &p)
+/* Whether the elements of the target can be read as u8. */
+static bool is_of_bytes(const problem &p)
 {
-    return (int)tern_dtype_bytes((tern_dtype)p.target_dtype);
+    return p.target_dtype == TERN_U8 || p.target_dtype == TERN_BOOL;
 }
 
 /* Whether a target of bytes can hold the ignored value. */

@@ -135,9 +135,9 @@ static __device__ __forceinline__ void show_mask(const problem &p, const piece &
      : (p).x_dtype == TERN_F16  ? TARGET_OF(p, START, TERN_F16, __VA_ARGS__)                                 \
                                 : START<mask<TERN_F64, -1, true>>(__VA_ARGS__))
 #define TARGET_OF(p, START, DTYPE, ...)                                                                      \
-    ((p).target_dtype == TERN_F32         ? START<mask<DTYPE, TERN_F32, true>>(__VA_ARGS__)                  \
-     : bytes_of(p) == 1 && !can_ignore(p) ? START<mask<DTYPE, TERN_U8, false>>(__VA_ARGS__)                  \
-     : bytes_of(p) == 1                   ? START<mask<DTYPE, TERN_U8, true>>(__VA_ARGS__)                   \
-                                          : START<mask<DTYPE, -1, true>>(__VA_ARGS__))
+    ((p).target_dtype == TERN_F32       ? START<mask<DTYPE, TERN_F32, true>>(__VA_ARGS__)                    \
+     : is_of_bytes(p) && !can_ignore(p) ? START<mask<DTYPE, TERN_U8, false>>(__VA_ARGS__)                    \
+     : is_of_bytes(p)                   ? START<mask<DTYPE, TERN_U8, true>>(__VA_ARGS__)                     \
+                                        : START<mask<DTYPE, -1, true>>(__VA_ARGS__))
 
 #endif

@@ -80,6 +80,8 @@ template <class R> __device__ __forceinline__ R tern__element(const void *data, 
     case TERN_I64: return (R)((const int64_t *)data)[at];
     case TERN_I32: return (R)((const int32_t *)data)[at];
     case TERN_U8: return (R)((const uint8_t *)data)[at];
+    case TERN_I8: return (R)((const int8_t *)data)[at];
+    case TERN_I16: return (R)((const int16_t *)data)[at];
     case TERN_BF16: return (R)tern__bf16_to_f32(((const uint16_t *)data)[at]);
     case TERN_F16: return (R)tern__widened_f16(((const uint16_t *)data)[at]);
     default: return (R)((const bool *)data)[at];
@@ -96,6 +98,8 @@ __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t
     case TERN_I64: ((int64_t *)data)[at] = (int64_t)value; break;
     case TERN_I32: ((int32_t *)data)[at] = (int32_t)value; break;
     case TERN_U8: ((uint8_t *)data)[at] = (uint8_t)(int64_t)value; break;
+    case TERN_I8: ((int8_t *)data)[at] = (int8_t)(int64_t)value; break;
+    case TERN_I16: ((int16_t *)data)[at] = (int16_t)(int64_t)value; break;
     case TERN_BF16: ((uint16_t *)data)[at] = tern__narrowed_bf16((float)value); break;
     case TERN_F16: ((uint16_t *)data)[at] = tern__narrowed_f16((float)value); break;
     default: ((bool *)data)[at] = value != 0; break;
@@ -211,6 +215,7 @@ static __device__ __forceinline__ tern__words tern__words_read(const void *data,
         break;
     case TERN_F32:
     case TERN_I32: to[0] = *(const uint4 *)((const int32_t *)data + at); break;
+    case TERN_I16:
     case TERN_BF16:
     case TERN_F16: *(uint2 *)w.v = *(const uint2 *)((const uint16_t *)data + at); break;
     default: w.v[0] = *(const uint32_t *)((const uint8_t *)data + at); break;
@@ -256,6 +261,12 @@ template <class R> __device__ __forceinline__ tern__four<R> tern__words_of(const
     case TERN_BF16:
     case TERN_F16:
         for (int i = 0; i < 4; i++) f.v[i] = (R)tern__half_get(w.v[i / 2] >> 16 * (i % 2), dtype);
+        return f;
+    case TERN_I16:
+        for (int i = 0; i < 4; i++) f.v[i] = (R)(int16_t)(w.v[i / 2] >> 16 * (i % 2));
+        return f;
+    case TERN_I8:
+        for (int i = 0; i < 4; i++) f.v[i] = (R)(int8_t)(w.v[0] >> 8 * i);
         return f;
     default:
         for (int i = 0; i < 4; i++) f.v[i] = (R)tern__byte_of(w.v[0], i);

@@ -73,7 +73,7 @@ static int32_t npy_widened(const tern__npy_array *a, const uint8_t *element)
     return a->kind == 'u' ? u16 : i16;
 }
 
-/* Reads integers of 8 and 16 bits, for which tern has no dtype, as i32. */
+/* Reads i1, i2 and u2 as i32, which holds all of them. */
 static int read_widened(const tern__gzip_file *file, const tern__npy_array *a, int32_t *out, tern_error *err)
 {
     uint8_t chunk[2 * CHUNK];
@@ -187,8 +187,8 @@ static int write_array(const char *path, const tern_tensor *tensor, const char *
 int tern_npy_save(const char *path, const tern_tensor *tensor, tern_error *err)
 {
     static const char *const descr[TERN_DTYPE_COUNT] = {
-        [TERN_F32] = "<f4", [TERN_F64] = "<f8", [TERN_F16] = "<f2", [TERN_I64] = "<i8",
-        [TERN_I32] = "<i4", [TERN_U8] = "|u1",  [TERN_BOOL] = "|b1"};
+        [TERN_F32] = "<f4", [TERN_F64] = "<f8",  [TERN_F16] = "<f2", [TERN_I64] = "<i8", [TERN_I32] = "<i4",
+        [TERN_U8] = "|u1",  [TERN_BOOL] = "|b1", [TERN_I8] = "|i1",  [TERN_I16] = "<i2"};
     tern_error own = {0};
     if (!err) err = &own;
     if (err->code || tern__need(path, "path", SAVE, err) || tern__tensor_check(tensor, SAVE, err))

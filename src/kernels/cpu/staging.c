@@ -10,6 +10,8 @@
     X(F64, double, v, (double)v, __VA_ARGS__)                                                                \
     X(I64, int64_t, v, (int64_t)v, __VA_ARGS__)                                                              \
     X(I32, int32_t, v, (int32_t)(int64_t)v, __VA_ARGS__)                                                     \
+    X(I16, int16_t, v, (int16_t)(int64_t)v, __VA_ARGS__)                                                     \
+    X(I8, int8_t, v, (int8_t)(int64_t)v, __VA_ARGS__)                                                        \
     X(U8, uint8_t, v, (uint8_t)(int64_t)v, __VA_ARGS__)                                                      \
     X(BF16, uint16_t, tern__bf16_to_f32(v), tern__bf16_from_f32((float)v), __VA_ARGS__)                      \
     X(F16, uint16_t, tern__f16_to_f32(v), tern__f16_from_f32((float)v), __VA_ARGS__)                         \

@@ -102,6 +102,7 @@ static char *data_between(const state &s, int from, int to)
 static size_t size_of(int type)
 {
     switch (type) {
+    case ncclInt8:
     case ncclUint8: return 1;
     case ncclFloat16:
     case ncclBfloat16: return 2;
@@ -164,6 +165,7 @@ static void reduce_typed(const state &s, const call &c, size_t first, size_t cou
 {
     switch (c.what.type) {
     case ncclUint8: reduce_all<uint8_t, uint8_t>(s, c, first, count, out); break;
+    case ncclInt8: reduce_all<int8_t, int>(s, c, first, count, out); break;
     case ncclInt32:
         if (c.what.op == ncclSum || c.what.op == ncclProd)
             reduce_all<uint32_t, uint32_t>(s, c, first, count, out);

@@ -41,6 +41,7 @@ typedef enum {
 } ncclResult_t;
 typedef enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, ncclNumOps } ncclRedOp_t;
 typedef enum {
+    ncclInt8 = 0,
     ncclUint8 = 1,
     ncclInt32 = 2,
     ncclInt64 = 4,
