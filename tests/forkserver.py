@@ -36,13 +36,12 @@ def is_over(listener, folder):
 
 
 def request_read(connection):
-    """Returns the client's standard streams, and the script, the working folder and the environment; nothing of a client that was killed
-    while it sent them."""
-    head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
+    """Returns the client's descriptors and the fields of its request; none of a client that was killed while it sent them."""
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 253)
     length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 1
     with connection.makefile("rb") as file:
         body = file.read(length)
-    return streams, body.split(b"\0") if len(body) == length else []
+    return descriptors, body.split(b"\0") if len(body) == length else []
 
 
 def status_send(pid, connection):
@@ -63,7 +62,7 @@ def serve(listener, folder):
         for source in ready:
             if source is listener:
                 connection = listener.accept()[0]
-                streams, request = request_read(connection)
+                descriptors, request = request_read(connection)
                 pid = os.fork() if request else None
                 if pid == 0:
                     os.setpgid(0, 0)
@@ -71,9 +70,9 @@ def serve(listener, folder):
                         end.close()
                     for end in (folder, *running):
                         os.close(end)
-                    return streams, request
-                for stream in streams:
-                    os.close(stream)
+                    return descriptors, request
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 if pid:
                     running[os.pidfd_open(pid)] = pid, connection
             elif source in running:
@@ -84,19 +83,22 @@ def serve(listener, folder):
                     os.killpg(clients[source], signal.SIGKILL)
 
 
-def become(streams, request):
+def become(descriptors, request):
     """Makes this process what the client is. Returns the script."""
-    for stream, given in enumerate(streams):
-        os.dup2(given, stream)
-        os.close(given)
-    script, cwd, *variables = request
+    cwd, numbers, count, *rest = request
+    numbers = [int(number) for number in numbers.split()]
+    above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, number in zip(above, numbers):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.chdir(cwd)
+    sys.argv, variables = [os.fsdecode(argument) for argument in rest[: int(count)]], rest[int(count) :]
     os.environb.clear()
     os.environb.update(variable.split(b"=", 1) for variable in variables)
-    script = os.fsdecode(script)
-    sys.argv = [script]
-    sys.path[0] = os.path.dirname(script)
-    return script
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    return sys.argv[0]
 
 
 def run_as_main(script):
@@ -132,6 +134,7 @@ def exit_early(status):
 
 def start():
     """Detaches the server from its client, so that ctest neither waits for it nor kills it with a test that takes too long."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if os.fork():
         os._exit(0)
     os.setsid()

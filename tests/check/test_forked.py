@@ -1,6 +1,7 @@
 """A test that forked.py runs ends as under an interpreter of its own, with the same output, and does not outlive it. The servers of these
 tests import empty modules instead of torch, apart from one."""
 import concurrent.futures
+import contextlib
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ ENDINGS = {
     "broken_pipe": "import os, signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGPIPE)",
     "exit_handler": "import atexit, ctypes\natexit.register(print, 'at exit')\nctypes.CDLL(None).printf(b'in C\\n')",
     "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
-    "around": "import os, sys\nprint(os.getcwd(), sorted(os.environ.items()), sys.argv, sys.path, sys.stdin.read(), __file__, __name__)",
+    "around": "import os, sys\nprint(os.read(3, 9), os.read(19, 9), os.listdir('/proc/self/fd'), os.getcwd(), sorted(os.environ.items()), sys.argv, sys.path, sys.stdin.read(), __file__, __name__)",
 }
 IDLE = "import sys\nif hasattr(sys.modules['__main__'], 'IDLE'): sys.modules['__main__'].IDLE = "
 
@@ -42,6 +43,7 @@ class Forked(folder.InFolder):
             open(os.path.join(modules, f"{name}.py"), "w", encoding="utf-8").close()
         self.environment = {**os.environ, "TERN_BUILD": self.folder, "TERN_TEST_SKIPS": os.devnull}
         self.environment["PYTHONPATH"] = os.pathsep.join((modules, TESTS))
+        self.arguments = ()
         self.idle(0.5)
 
     def idle(self, seconds):
@@ -56,12 +58,14 @@ class Forked(folder.InFolder):
 
     def run_script(self, path, interpreter=FORKED, **variables):
         around = {**self.environment, **variables}
-        return subprocess.run([*interpreter, path], input="given\n", capture_output=True, text=True, env=around, cwd=self.folder)
+        command = ["sh", "-c", '"$@" 3</etc/passwd 19</etc/group', "sh", *interpreter, path, *self.arguments]
+        return subprocess.run(command, input="given\n", capture_output=True, text=True, env=around, cwd=self.folder)
 
     def test_ends_as_under_an_interpreter(self):
         for name, text in ENDINGS.items():
             with self.subTest(name):
                 path = self.script(name, text)
+                self.arguments = ("an argument", "") if name == "around" else ()
                 got, want = self.run_script(path), self.run_script(path, (sys.executable,))
                 without_time = [[re.sub(r"in [\d.]+s", "in a time", stream) for stream in (end.stdout, end.stderr)] for end in (got, want)]
                 self.assertEqual(*without_time)
@@ -90,9 +94,20 @@ class Forked(folder.InFolder):
             client.send_signal(signal.SIGKILL)
             self.assertEqual(client.stdout.read(), "")  # which ends when nobody has the stream any more
         self.assertTrue(self.gone(test))
-        self.assertEqual(self.run_script(self.script("passes", ENDINGS["passes"])).returncode, 0)
+        self.assertEqual(self.run_script(self.script("passes", "print('here')")).stdout, "here\n")
         self.assertTrue(self.gone(server))
         self.assertEqual([name for name in os.listdir(self.folder) if "forkserver" in name], [])
+
+    def test_a_server_keeps_nothing_of_its_clients(self):
+        self.idle(20)
+        path = self.script("server", "import os\nprint(os.getppid())")
+        fds = f"/proc/{self.run_script(path).stdout.strip()}/fd"
+        end, kept = time.monotonic() + 15, None
+        while kept != ["/dev/null"] * 2 + [self.folder, "socket"] and time.monotonic() < end:
+            time.sleep(0.01)
+            with contextlib.suppress(FileNotFoundError):  # it is about to close one
+                kept = sorted(os.readlink(os.path.join(fds, fd)).split(":")[0] for fd in os.listdir(fds))
+        self.assertEqual(kept, ["/dev/null"] * 2 + [self.folder, "socket"])
 
     def test_a_server_may_end_at_any_time(self):
         self.idle(0.02)
