@@ -79,7 +79,11 @@ def request_send(arguments):
 
 def run_forked(arguments):
     """Returns the test's exit status, or ends by the signal that has ended it."""
-    answer = request_send(arguments).recv(STATUS.size)
+    try:
+        connection = request_send(arguments)
+    except OSError:  # a file system without sockets
+        os.execv(sys.executable, [sys.executable, *arguments])
+    answer = connection.recv(STATUS.size)
     if not answer:
         sys.exit("forked.py: the server has ended before the test")
     (status,) = STATUS.unpack(answer)

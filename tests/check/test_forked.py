@@ -29,7 +29,7 @@ ENDINGS = {
     "broken_pipe": "import os, signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGPIPE)",
     "exit_handler": "import atexit, ctypes\natexit.register(print, 'at exit')\nctypes.CDLL(None).printf(b'in C\\n')",
     "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
-    "around": "import os, sys\nprint(os.read(3, 9), os.read(19, 9), os.listdir('/proc/self/fd'), os.getcwd(), sorted(os.environ.items()), sys.argv, sys.path, sys.stdin.read(), __file__, __name__)",
+    "around": "import os, sys\nprint(os.read(3, 9), os.read(9, 9), os.listdir('/proc/self/fd'), os.getcwd(), sorted(os.environ.items()), sys.argv, sys.path, sys.stdin.read(), __file__, __name__)",
 }
 IDLE = "import sys\nif hasattr(sys.modules['__main__'], 'IDLE'): sys.modules['__main__'].IDLE = "
 
@@ -58,7 +58,7 @@ class Forked(folder.InFolder):
 
     def run_script(self, path, interpreter=FORKED, **variables):
         around = {**self.environment, **variables}
-        command = ["sh", "-c", '"$@" 3</etc/passwd 19</etc/group', "sh", *interpreter, path, *self.arguments]
+        command = ["sh", "-c", '"$@" 3</etc/passwd 9</etc/group', "sh", *interpreter, path, *self.arguments]
         return subprocess.run(command, input="given\n", capture_output=True, text=True, env=around, cwd=self.folder)
 
     def test_ends_as_under_an_interpreter(self):
@@ -70,8 +70,10 @@ class Forked(folder.InFolder):
                 without_time = [[re.sub(r"in [\d.]+s", "in a time", stream) for stream in (end.stdout, end.stderr)] for end in (got, want)]
                 self.assertEqual(*without_time)
                 self.assertEqual(got.returncode, want.returncode)
+                self.assertTrue(name != "around" or got.returncode == 0, got.stderr)
 
     def test_a_server_serves_one_environment(self):
+        self.idle(20)
         path = self.script("server", "import os\nprint(os.getppid(), os.environ.get('TERN_X'), os.environ.get('OMP_NUM_THREADS'))")
         around = {"TERN_X": "1"}, {"TERN_X": "2"}, {"OMP_NUM_THREADS": "3"}, {"LD_PRELOAD": ""}
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
@@ -79,13 +81,13 @@ class Forked(folder.InFolder):
         self.assertEqual(len({server for server, *_ in runs}), 3)
         for i, (server, *values) in enumerate(runs):
             self.assertEqual(values, [str(around[i % 4].get(name, os.environ.get(name))) for name in ("TERN_X", "OMP_NUM_THREADS")])
-            self.assertEqual(server, runs[i % 4 and max(1, i % 4)][0] if i % 4 != 1 else runs[0][0])
+            self.assertEqual(server, runs[max(1, i % 4)][0])
 
-    def gone(self, pid):
+    def becomes_true(self, condition):
         end = time.monotonic() + 20
-        while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+        while not condition() and time.monotonic() < end:
             time.sleep(0.01)
-        return not os.path.exists(f"/proc/{pid}")
+        return condition()
 
     def test_a_test_is_killed_with_its_client(self):
         path = self.script("long", "import os, time\nprint(os.getpid(), os.getppid(), flush=True)\ntime.sleep(60)")
@@ -93,21 +95,22 @@ class Forked(folder.InFolder):
             test, server = client.stdout.readline().split()
             client.send_signal(signal.SIGKILL)
             self.assertEqual(client.stdout.read(), "")  # which ends when nobody has the stream any more
-        self.assertTrue(self.gone(test))
+        self.assertTrue(self.becomes_true(lambda: not os.path.exists(f"/proc/{test}")))
         self.assertEqual(self.run_script(self.script("passes", "print('here')")).stdout, "here\n")
-        self.assertTrue(self.gone(server))
-        self.assertEqual([name for name in os.listdir(self.folder) if "forkserver" in name], [])
+        self.assertTrue(self.becomes_true(lambda: not os.path.exists(f"/proc/{server}")))
+        self.assertTrue(self.becomes_true(lambda: not [name for name in os.listdir(self.folder) if "forkserver" in name]))
 
     def test_a_server_keeps_nothing_of_its_clients(self):
         self.idle(20)
         path = self.script("server", "import os\nprint(os.getppid())")
         fds = f"/proc/{self.run_script(path).stdout.strip()}/fd"
-        end, kept = time.monotonic() + 15, None
-        while kept != ["/dev/null"] * 2 + [self.folder, "socket"] and time.monotonic() < end:
-            time.sleep(0.01)
-            with contextlib.suppress(FileNotFoundError):  # it is about to close one
-                kept = sorted(os.readlink(os.path.join(fds, fd)).split(":")[0] for fd in os.listdir(fds))
-        self.assertEqual(kept, ["/dev/null"] * 2 + [self.folder, "socket"])
+        want = sorted(["/dev/null", "/dev/null", self.folder, "socket"])
+
+        def kept():
+            with contextlib.suppress(FileNotFoundError):  # of one that it is about to close
+                return sorted(os.readlink(os.path.join(fds, fd)).split(":")[0] for fd in os.listdir(fds))
+
+        self.assertTrue(self.becomes_true(lambda: kept() == want), kept())
 
     def test_a_server_may_end_at_any_time(self):
         self.idle(0.02)
@@ -121,6 +124,10 @@ class Forked(folder.InFolder):
         got = self.run_script(path)
         self.assertEqual((got.returncode, got.stderr), (1, "forked.py: the server has ended before the test\n"))
         self.assertEqual(self.run_script(self.script("passes", "print('here')")).stdout, "here\n")
+
+    def test_a_folder_without_sockets(self):
+        got = self.run_script(self.script("passes", "import sys\nprint(*sys.argv[1:])\nsys.exit(3)"), TERN_BUILD="/proc")
+        self.assertEqual((got.returncode, got.stdout, got.stderr), (3, "\n", ""))
 
     def test_torch_leaves_no_thread(self):
         around = {"PYTHONPATH": TESTS, "OMP_NUM_THREADS": "2"}
