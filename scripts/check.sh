@@ -9,33 +9,25 @@ complain() {
     status=1
 }
 
-# The layer of a folder. A folder may include from its own layer and from those below.
-layer() {
-    case "$1" in
-    cli) echo 10 ;;
-    models) echo 9 ;;
-    parallel) echo 8 ;;
-    nn | optim | data | checkpoint | report | amp) echo 7 ;;
-    ops) echo 6 ;;
-    autograd | comm | image) echo 5 ;;
-    kernels | cuda) echo 4 ;;
-    tensor) echo 3 ;;
-    device) echo 2 ;;
-    base) echo 1 ;;
-    *) echo 0 ;;
-    esac
-}
-for file in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep -v '^src/plugins/'); do
-    case "$file" in
-    cli/*) from=cli ;;
-    *) from=${file#src/} from=${from%%/*} ;;
-    esac
-    own=$(layer "$from")
-    [ "$own" != 0 ] || complain "$file: folder $from has no layer in this script"
-    for include in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
-        [ "$(layer "$include")" -le "$own" ] || complain "$file includes from $include/, a layer above $from/"
-    done
-done
+# The layers, from the lowest. A folder may include from its own layer and from those below.
+layers='base:1 device:2 tensor:3 kernels:4 cuda:4 autograd:5 comm:5 image:5 ops:6 nn:7 optim:7 data:7 checkpoint:7 report:7 amp:7 parallel:8
+    models:9 cli:10'
+find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep -v '^src/plugins/' | xargs awk -v layers="$layers" '
+    BEGIN {
+        for (i = split(layers, rows); i > 0; i--) { split(rows[i], row, ":"); layer[row[1]] = row[2] }
+    }
+    function complain(text) { print "check: " FILENAME text; bad = 1 }
+    FNR == 1 {
+        split(FILENAME, path, "/")
+        from = path[1] == "cli" ? "cli" : path[2]
+        if (!(from in layer)) complain(": folder " from " has no layer in this script")
+    }
+    /^#include "[a-z0-9_]*\// {
+        split($0, path, /["\/]/)
+        to = path[2]
+        if (to in layer && layer[to] > layer[from] + 0 && !seen[FILENAME, to]++) complain(" includes from " to "/, a layer above " from "/")
+    }
+    END { exit bad }' >&2 || status=1
 
 # Inside comm/ a file may include from its own floor and from those below. docs/communication.md says what they are.
 floor() {
@@ -59,26 +51,31 @@ done
 # No more than three files of comm/ refer to each other in a circle.
 ./scripts/circles.py src/comm >&2 || complain "src/comm: files in a circle"
 
-# A type's name must be unique, whichever way it is defined.
-types() {
-    sed -n 's/^} \(tern__[a-z0-9_]*\);.*/\1/p; s/^\(typedef \)\{0,1\}\(struct\|union\|enum\) \(tern__[a-z0-9_]*\) {.*/\3/p' "$1" | sort -u
-}
-for name in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | while read -r file; do types "$file"; done | sort | uniq -d); do
+# A type's name must be unique, whichever way it is defined. sed prints the file (F) and the name, one after the other.
+for name in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | xargs sed -s -n '
+    s/^} \(tern__[a-z0-9_]*\);.*/\1/; t found
+    s/^\(typedef \)\{0,1\}\(struct\|union\|enum\) \(tern__[a-z0-9_]*\) {.*/\3/; t found
+    d
+    :found
+    F
+    p' | paste - - | sort -u | cut -f 2 | sort | uniq -d); do
     complain "$name is defined in $(grep -rlE "^} $name;|^(typedef )?(struct|union|enum) $name \\{" src cli | paste -sd' ')"
 done
 
 # A file has at most 800 lines, a public header 300, a function 100.
-for file in $(find src cli examples tests bench include -name '*.[ch]' -o -name '*.cc' -o -name '*.cu'); do
-    lines=$(wc -l <"$file")
-    limit=800
-    case "$file" in include/*) limit=300 ;; esac
-    [ "$lines" -le "$limit" ] || complain "$file: $lines lines, at most $limit"
-    awk -v file="$file" '
-        /^[a-zA-Z_].*\)$/ || /^[a-zA-Z_ ].*[^;]$/ { head = $0 }
-        /^\{/ { start = NR }
-        /^\}/ && start { if (NR - start > 100) { printf "check: %s:%d: a function of %d lines, at most 100\n", file, start, NR - start; bad = 1 } start = 0 }
-        END { exit bad }' "$file" >&2 || status=1
-done
+find src cli examples tests bench include -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | xargs awk '
+    function end_file(limit) {
+        limit = file ~ /^include\// ? 300 : 800
+        if (lines > limit) { print "check: " file ": " lines " lines, at most " limit; bad = 1 }
+    }
+    FNR == 1 { end_file(); file = FILENAME; start = 0 }
+    { lines = FNR }
+    /^\{/ { start = FNR }
+    /^\}/ && start {
+        if (FNR - start > 100) { print "check: " file ":" start ": a function of " FNR - start " lines, at most 100"; bad = 1 }
+        start = 0
+    }
+    END { end_file(); exit bad }' >&2 || status=1
 
 # Files with OpenMP loops must also compile without OpenMP, since ThreadSanitizer cannot see into it.
 for file in $(grep -rl '#pragma omp' src tests --include='*.c'); do

@@ -4,6 +4,7 @@ import os
 import subprocess
 import unittest
 
+import forked
 import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -11,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 class Amp(unittest.TestCase):
     def run_ranks(self, ranks, model, *levels):
-        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), *forked.interpreter()]
         command += [os.path.join(HERE, "amp_rank.py"), model, *map(str, levels)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

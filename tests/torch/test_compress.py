@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import forked
 import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -13,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Compress(unittest.TestCase):
     def test_two_ranks(self):
         with tempfile.TemporaryDirectory() as folder:
-            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", "/usr/bin/python3"]
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", *forked.interpreter()]
             command += [os.path.join(HERE, "compress_rank.py"), os.path.join(folder, "meeting")]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import forked
 import skips
 from half import torch_sums_in_f32
 
@@ -14,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Ddp(unittest.TestCase):
     def run_ranks(self, ranks, model, bucket_bytes, *more):
         with tempfile.TemporaryDirectory() as folder:
-            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), *forked.interpreter()]
             command += [os.path.join(HERE, "ddp_rank.py"), model, str(bucket_bytes), os.path.join(folder, "meeting"), *more]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

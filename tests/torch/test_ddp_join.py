@@ -4,6 +4,7 @@ import subprocess
 import tempfile
 import unittest
 
+import forked
 import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -12,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Join(unittest.TestCase):
     def run_ranks(self, initial, bucket_bytes, batches):
         with tempfile.TemporaryDirectory() as folder:
-            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(len(batches)), "/usr/bin/python3"]
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(len(batches)), *forked.interpreter()]
             command += [os.path.join(HERE, "ddp_join_rank.py"), str(int(initial)), str(bucket_bytes), ",".join(map(str, batches))]
             done = subprocess.run(command + [os.path.join(folder, "meeting")], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -62,7 +62,7 @@ class LinearTest(unittest.TestCase):
 
     def test_threads(self):
         arrays = [draw((37, 300), "f"), draw((130, 300), "f"), draw((130,), "f")]
-        for threads in (1, 2, 3):
+        for threads in (1,) if FEW else (1, 2, 3):  # which a GPU has not: each would measure the same again
             compare(f"{threads} threads", linear, torch.nn.functional.linear, arrays, 1e-5, threads=threads)
 
     def test_any_number_of_dimensions(self):

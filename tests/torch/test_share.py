@@ -3,7 +3,6 @@ steps; under a ddp also with torch's DistributedDataParallel."""
 import ctypes
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -11,6 +10,7 @@ import numpy
 import torch
 import torch.nn.functional as F
 
+import forked
 import skips
 from nets import Net, library
 from optims import KINDS
@@ -71,7 +71,7 @@ class Share(unittest.TestCase):
     def test_ddp(self):
         for ranks in (2, 3):
             with tempfile.TemporaryDirectory() as folder:
-                command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), sys.executable]
+                command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), *forked.interpreter()]
                 command += [os.path.join(HERE, "share_rank.py"), os.path.join(folder, "meeting")]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
