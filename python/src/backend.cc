@@ -7,6 +7,8 @@
 
 #include <pybind11/chrono.h>
 
+#include <regex>
+
 namespace torch_tern
 {
 using at::Tensor;
@@ -28,6 +30,8 @@ tern_dtype dtype_of(at::ScalarType type)
     case at::kInt: return TERN_I32;
     case at::kByte: return TERN_U8;
     case at::kBool: return TERN_BOOL;
+    case at::kChar: return TERN_I8;
+    case at::kShort: return TERN_I16;
     default: return TERN_DTYPE_NONE;
     }
 }
@@ -274,9 +278,10 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensor(Tensor &tensor, const 
     const size_t world = getSize();
     std::vector<int64_t> counts(world);
     const int64_t count = values.size(0);
-    group_->call([&](tern_group *group, tern_error *err) {
-        return tern_all_gather(group, &count, counts.data(), 1, TERN_I64, err);
+    tern_error err = group_->call([&](tern_group *group, tern_error *why) {
+        tern_all_gather(group, &count, counts.data(), 1, TERN_I64, why);
     });
+    if (err.code) throw_error(err);
     Tensors all_indices, all_values;
     std::vector<tern_span> index_spans, value_spans;
     for (size_t rank = 0; rank < world; rank++) {
@@ -289,10 +294,11 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensor(Tensor &tensor, const 
         value_spans.push_back({value.data, value.count});
     }
     const Buffer own_index = buffer_of(indices, false), own_value = buffer_of(values, true);
-    group_->call([&](tern_group *group, tern_error *err) {
-        return tern_all_gather_v(group, own_index.data, own_index.count, index_spans.data(), own_index.dtype, err);
+    err = group_->call([&](tern_group *group, tern_error *why) {
+        tern_all_gather_v(group, own_index.data, own_index.count, index_spans.data(), own_index.dtype, why);
     });
-    Call call{OpType::_ALLREDUCE_SPARSE, "tern:all_reduce", is_async(opts, 0), opts.timeout, {tensor}, {tensor}};
+    if (err.code) throw_error(err);
+    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, {tensor}, {tensor}};
     call.keep = {own_value.tensor};
     call.keep.insert(call.keep.end(), all_values.begin(), all_values.end());
     const auto sizes = own.sizes().vec();
@@ -306,9 +312,9 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensor(Tensor &tensor, const 
     sequence_++;
     group_->start(
         work,
-        [&](tern_group *group, tern_error *err) {
+        [&](tern_group *group, tern_error *why) {
             return tern_all_gather_v_post(group, own_value.data, own_value.count, value_spans.data(),
-                                          own_value.dtype, err);
+                                          own_value.dtype, why);
         },
         is_async(opts, 0));
     return work;
@@ -713,13 +719,44 @@ TernBackend::WorkRef TernBackend::barrier(const c10d::BarrierOptions &opts)
     return run(std::move(call), [](tern_group *group, tern_error *err) { return tern_barrier_post(group, err); });
 }
 
+namespace
+{
+/* The ranks that tern says have not come: "1, 2". */
+std::string missing_ranks(const std::string &text, bool *is_one)
+{
+    static const std::regex rank("\\brank ([0-9]+) \\(");
+    std::string list;
+    const size_t from = text.find("not called by");
+    const std::string rest = from == std::string::npos ? "" : text.substr(from);
+    int count = 0;
+    for (auto at = std::sregex_iterator(rest.begin(), rest.end(), rank); at != std::sregex_iterator(); ++at, count++)
+        list += (count ? ", " : "") + at->str(1);
+    *is_one = count == 1;
+    return list;
+}
+} // namespace
+
+/* PyTorch's words come first: programs look for them. */
 void TernBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks)
 {
-    auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;
+    const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;
+    const double shortest_s = 1e-3;
     sequence_++;
-    group_->call([&](tern_group *group, tern_error *err) {
-        return tern_monitored_barrier(group, timeout.count() * 1e-3, wait_all_ranks, err);
+    const tern_error err = group_->call([&](tern_group *group, tern_error *why) {
+        tern_monitored_barrier(group, std::max(timeout.count() * 1e-3, shortest_s), wait_all_ranks, why);
     });
+    if (err.code != TERN_E_TIMEOUT) {
+        if (err.code) throw_error(err);
+        return;
+    }
+    bool is_one;
+    const std::string missing = missing_ranks(err.text, &is_one);
+    if (getRank() == 0)
+        TORCH_TERN_THROW(c10::str("Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms: ",
+                                  is_one ? "Rank " : "Ranks ", missing, " failed to pass monitoredBarrier in ",
+                                  timeout.count(), " ms; tern: ", err.text));
+    TORCH_TERN_THROW(c10::str("Rank ", getRank(), " successfully reached monitoredBarrier, but received errors while ",
+                              "waiting for send/recv from rank 0; tern: ", err.text));
 }
 
 /* ---- life ---- */

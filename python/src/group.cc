@@ -37,8 +37,8 @@ double seconds_of(std::chrono::milliseconds time)
 
 void throw_error(const tern_error &err)
 {
-    const char *words = err.code == TERN_E_TIMEOUT ? "Timed out: " : "";
-    TORCH_TERN_THROW(c10::str("tern: ", words, err.text, " (", tern_status_name(err.code), ")"));
+    const char *words = err.code == TERN_E_TIMEOUT ? "Timed out " : "";
+    TORCH_TERN_THROW(c10::str("tern: ", words, "(", tern_status_name(err.code), "): ", err.text));
 }
 
 /* ---- the lock ---- */
@@ -218,12 +218,13 @@ void Group::start(const WorkPtr &work, const Start &start, bool is_async)
         wait(work, kNoTimeout);
 }
 
-void Group::call(const std::function<int(tern_group *, tern_error *)> &function)
+tern_error Group::call(const std::function<void(tern_group *, tern_error *)> &function)
 {
     tern_error err = {};
     Hold hold(lock_);
     TORCH_CHECK(group_ && !closes_, "tern: the process group was destroyed");
-    if (function(group_, &err)) throw_error(err);
+    function(group_, &err);
+    return err;
 }
 
 /* With the family held: takes the works that are over out of `pending_`. */
@@ -330,7 +331,7 @@ void Group::thread_main()
             if (stops_) return;
             is_driven_ = true;
         }
-        drive(nullptr, SLICE_MS * 1e-3);
+        drive(WorkPtr(), SLICE_MS * 1e-3);
     }
 }
 

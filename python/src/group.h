@@ -56,8 +56,8 @@ class Group : public std::enable_shared_from_this<Group>
     bool wait(const WorkPtr &work, std::chrono::milliseconds timeout);
     /* Looks whether pending works are done. */
     void poll();
-    /* Calls a blocking function of tern. */
-    void call(const std::function<int(tern_group *, tern_error *)> &function);
+    /* Calls a blocking function of tern, and returns its error. */
+    tern_error call(const std::function<void(tern_group *, tern_error *)> &function);
 
     /* Memory that the peers reach; nullptr if there is no room. It stays until the last block is freed, even
      * after close. */
