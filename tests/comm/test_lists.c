@@ -117,7 +117,7 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     tern_span list[length], many[length];
     size_t bytes = (size_t)room * 2 * (size_t)boot->world + 4096;
-    if (fixture_open(&f, rank, boot, bytes)) return 1;
+    if (fixture_open(&f, rank, boot, bytes) || fixture_map(&f)) return 1;
     elements_note_hosts(f.group);
     char *more = malloc(bytes);
     for (int round = 0; round < 3 * TERN_DTYPE_COUNT; round++) {

@@ -1,6 +1,7 @@
 /* piece.c - a piece of a work: copied into the ring, posted, and copied out. */
 #include "comm/call/piece.h"
 
+#include "comm/call/arena.h"
 #include "device/memory.h"
 
 #include <string.h>
@@ -8,11 +9,6 @@
 static int place_number(const tern__staging *staging, const tern__piece *piece)
 {
     return (int)(piece - staging->pieces);
-}
-
-static char *place_of(const tern__staging *staging, const tern__piece *piece)
-{
-    return staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes;
 }
 
 static bool is_root(const tern__staging *staging, const tern_work *work)
@@ -98,7 +94,7 @@ static int copy_in(tern__staging *staging, const tern__piece *piece, tern_error 
     const tern_work *work = piece->work;
     const tern__bootstrap *boot = &staging->group->boot;
     size_t bytes = piece->count * tern_dtype_bytes(work->post.dtype);
-    char *place = place_of(staging, piece);
+    char *place = piece->at;
     if (!bytes || (work->post.kind == TERN__BROADCAST && !is_root(staging, work))) return TERN_OK;
     if (keeps_part(staging, work) && !work->is_away) return copy_others(staging, piece, place, true, err);
     if (work->post.kind == TERN__ALL_GATHER) place += (size_t)boot->rank * bytes;
@@ -113,7 +109,7 @@ static bool is_own_part(const tern_work *work)
     if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
     if (tern__group_mover(work->group)->lands_in_windows) return false;
     bool is_whole = work->pieces <= TERN__FLIGHTS, is_list = work->operand_count != 1;
-    if (work->extents) return work->post.kind == TERN__REDUCE_SCATTER;
+    if (work->is_placed) return work->post.kind == TERN__REDUCE_SCATTER;
     return !is_whole && !is_list && work->post.kind != TERN__ALL_REDUCE && work->post.kind != TERN__REDUCE;
 }
 
@@ -123,7 +119,7 @@ static char *results_of(const tern__staging *staging, const tern__piece *piece)
     const tern__post *post = &piece->work->post;
     size_t bytes = piece->count * tern_dtype_bytes(post->dtype);
     size_t part = post->kind == TERN__REDUCE_SCATTER ? (size_t)staging->group->boot.rank : 0;
-    return place_of(staging, piece) + part * bytes;
+    return piece->at + part * bytes;
 }
 
 static int copy_out(tern__staging *staging, const tern__piece *piece, tern_error *err)
@@ -181,6 +177,11 @@ static int plan_take(tern__staging *staging, tern__piece *piece, int rank, uint6
     piece->takes[rank] = (tern__move){take.data, from, take.count};
     if (!take.count || !work->is_away) return TERN_OK;
     int place = place_number(staging, piece);
+    if (piece->landing) {
+        piece->takes[rank].to =
+            piece->landing + (size_t)rank * piece->count * tern_dtype_bytes(work->post.dtype);
+        return TERN_OK;
+    }
     piece->takes[rank].to = tern__ring_copy_landing(&staging->copies, take.data, place, rank, err);
     return piece->takes[rank].to ? TERN_OK : TERN_E_MEMORY;
 }
@@ -200,8 +201,7 @@ static int plan_moves(tern__staging *staging, tern__piece *piece, tern_error *er
         piece->gives[rank] = (tern__move){give.data, from, give.count};
         status = plan_take(staging, piece, rank, has_parts ? (uint64_t)boot->rank * piece->count : 0, err);
         if (status || !give.count || is_in_place || work->extents) continue;
-        status = copy_data(staging, work, place_of(staging, piece) + from * size, give.data,
-                           give.count * size, err);
+        status = copy_data(staging, work, piece->at + from * size, give.data, give.count * size, err);
         is_in_place = !has_parts;
     }
     return status;
@@ -227,7 +227,7 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
 {
     const tern__bootstrap *boot = &staging->group->boot;
     const tern_work *work = piece->work;
-    tern__counts *place = (tern__counts *)place_of(staging, piece);
+    tern__counts *place = (tern__counts *)piece->at;
     uint64_t each = sizeof(tern__counts) / tern_dtype_bytes(work->post.dtype), most = 0;
     for (int rank = 0; rank < boot->world; rank++)
         if (rank != boot->rank) most = TERN__MAX(most, work->gives[rank].count);
@@ -264,26 +264,68 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
     piece->extent.offset = (uintptr_t)(operand->out + first * tern_dtype_bytes(work->post.dtype));
 }
 
+/* ---- blocks on loan ---- */
+
+/* Returns the bytes of a placed piece that is not in the arena and does not fit a place of the ring, or 0. */
+static size_t loan_bytes(const tern__staging *staging, const tern__piece *piece)
+{
+    const tern_work *work = piece->work;
+    size_t bytes = piece->extent.count * tern_dtype_bytes(work->post.dtype);
+    bool is_elsewhere = !work->is_placed || work->extents || is_in_own(piece);
+    return is_elsewhere || bytes <= staging->place_bytes ? 0 : bytes;
+}
+
+/* A device may still copy from a place's block when the piece has landed, so that is returned when the
+ * place is used again. */
+static void return_loans(const tern__staging *staging, tern__piece *piece)
+{
+    if (piece->loan) tern__arena_return(staging->group->arena, piece->loan);
+    if (piece->landing) tern__arena_return(staging->group->arena, piece->landing);
+    piece->loan = piece->landing = NULL;
+}
+
+static int borrow_blocks(const tern__staging *staging, tern__piece *piece, tern_error *err)
+{
+    size_t bytes = loan_bytes(staging, piece), world = (size_t)staging->group->boot.world;
+    const tern_work *work = piece->work;
+    tern__group_arena *arena = staging->group->arena;
+    if (!bytes) return TERN_OK;
+    piece->loan = tern__arena_lend(arena, bytes, err);
+    if (!piece->loan) return err->code;
+    piece->at = piece->loan;
+    piece->extent.window = arena->window;
+    piece->extent.offset = (uint64_t)(piece->loan - arena->base);
+    if (!work->is_away || !tern__kind_is_move(work->post.kind)) return TERN_OK;
+    piece->landing = tern__arena_lend(arena, world * piece->count * tern_dtype_bytes(work->post.dtype), err);
+    return piece->landing ? TERN_OK : err->code;
+}
+
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
  * own counts and the largest one. */
-static void plan_piece(const tern__staging *staging, tern__piece *piece, tern_work *work)
+static int plan_piece(const tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
     size_t world = (size_t)staging->group->boot.world;
     tern__move *moves = staging->moves + (size_t)place_number(staging, piece) * 2 * world;
-    *piece = (tern__piece){.work = work, .first = first, .takes = moves, .gives = moves + world};
+    return_loans(staging, piece);
+    *piece = (tern__piece){.work = work,
+                           .first = first,
+                           .at = staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes,
+                           .takes = moves,
+                           .gives = moves + world};
     piece->count = work->gives ? work->piece : TERN__MIN(work->piece, work->count - first);
     piece->extent =
         (tern__extent){.window = staging->window,
-                       .offset = (uint64_t)(place_of(staging, piece) - staging->ring),
+                       .offset = (uint64_t)(piece->at - staging->ring),
                        .count = piece->count * tern__staging_parts(staging->group, work->post.kind)};
     find_own(staging, piece);
+    return borrow_blocks(staging, piece, err);
 }
 
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
-    int status = TERN_OK;
-    plan_piece(staging, piece, work);
+    int status = plan_piece(staging, piece, work, err);
+    if (status) return status;
     if (work->is_uncounted)
         plan_counts(staging, piece);
     else if (tern__kind_is_move(work->post.kind))
@@ -303,7 +345,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     post.label.part = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
-    post.own_places = reaches_own(staging, work);
+    post.is_placed = work->is_placed || reaches_own(staging, work);
     if (tern__kind_is_move(post.kind)) {
         post.takes = piece->takes;
         post.gives = piece->gives;
@@ -311,12 +353,12 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
         post.out = work->is_away ? results_of(staging, piece) : out;
     }
     post.outs = work->outs;
-    if (keeps_part(staging, work)) post.kept = work->is_away ? place_of(staging, piece) : out;
+    if (keeps_part(staging, work)) post.kept = work->is_away ? piece->at : out;
     post.stride = work->is_away ? piece->count : work->count;
     return post;
 }
 
-int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_error *err)
+int tern__piece_unload(tern__staging *staging, tern__piece *piece, tern_error *err)
 {
     const tern_work *work = piece->work;
     int status = TERN_OK;
@@ -324,6 +366,7 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
         status = take_moves(staging, piece, err);
     else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own_part(work)))
         status = copy_out(staging, piece, err);
+    if (!work->is_away) return_loans(staging, piece);
     if (status || !work->is_away) return status;
     return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
 }

@@ -3,6 +3,7 @@
 #include "comm/call/request.h"
 
 #include "base/hash.h"
+#include "comm/call/arena.h"
 #include "comm/call/debug/debug.h"
 #include "comm/call/piece.h"
 #include "comm/move/reduce.h"
@@ -93,27 +94,33 @@ static int check_operand(const tern_group *group, const tern__request *r, const 
 
 /* ---- where the data is ---- */
 
-/* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
- * ranks. */
-static const tern__mem *find_mem(const tern_group *group, const tern__request *r,
-                                 const tern__work_operand *operand, tern__extent *extent, tern_error *err)
+/* True if the peers may work in this rank's memory of such a call. Between hosts the memory may not be only
+ * read, since results arrive in it. */
+static bool uses_windows(const tern_group *group, tern__kind kind)
+{
+    bool is_read_only = tern__kind_is_move(kind) || kind == TERN__REDUCE_SCATTER;
+    bool is_one_way = kind == TERN__SCATTER || kind == TERN__ALL_GATHER_V || kind == TERN__ALL_TO_ALL_V;
+    bool has_data = kind != TERN__BARRIER && kind != TERN__MONITORED_BARRIER;
+    return has_data && !is_one_way && !(is_read_only && tern__group_mover(group)->lands_in_windows);
+}
+
+/* Finds the extent in the arena of the memory that the peers read. Returns false if it is not there. */
+static bool find_extent(const tern_group *group, const tern__request *r, const tern__work_operand *operand,
+                        tern__extent *extent, tern_error *err)
 {
     size_t count = operand->count * tern__staging_parts(group, r->kind),
            bytes = count * tern_dtype_bytes(r->dtype);
-    uintptr_t at = (uintptr_t)(r->kind == TERN__ALL_GATHER ? operand->out : operand->in);
-    bool is_read_only = tern__kind_is_move(r->kind) || r->kind == TERN__REDUCE_SCATTER;
-    if (r->kind == TERN__SCATTER || (is_read_only && tern__group_mover(group)->lands_in_windows)) return NULL;
-    for (const tern__mem *mem = group->mems; mem; mem = mem->next) {
-        uintptr_t base = (uintptr_t)mem->base;
-        if (at < base || at >= base + mem->bytes) continue;
-        *extent = (tern__extent){.window = mem->window, .offset = at - base, .count = count};
-        if (bytes <= mem->bytes - (at - base)) return mem;
-        tern__error_set(err, r->func, TERN_E_RANGE,
-                        "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes,
-                        (size_t)(at - base), mem->bytes);
-        return NULL;
-    }
-    return NULL;
+    const char *at = r->kind == TERN__ALL_GATHER ? operand->out : operand->in;
+    const tern__group_arena *arena = group->arena;
+    const tern__group_block *block = uses_windows(group, r->kind) ? tern__arena_find(arena, at) : NULL;
+    if (!block) return false;
+    size_t offset = (size_t)(at - arena->base), within = offset - block->offset;
+    *extent = (tern__extent){.window = arena->window, .offset = offset, .count = count};
+    if (within <= block->bytes && bytes <= block->bytes - within) return true;
+    tern__error_set(err, r->func, TERN_E_RANGE,
+                    "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes, within,
+                    block->bytes);
+    return false;
 }
 
 static int place_operand(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
@@ -125,7 +132,7 @@ static int place_operand(tern_work *work, const tern_group *group, const tern__r
     work->count = r->count;
     int status = check_operand(group, r, &work->operand, err);
     if (status || !r->count) return status;
-    if (find_mem(group, r, &work->operand, &work->extent, &why)) {
+    if (find_extent(group, r, &work->operand, &work->extent, &why)) {
         work->extents = &work->extent;
         work->extent_count = 1;
     }
@@ -149,23 +156,16 @@ static uint32_t digest_of(const tern__request *r)
     return tern__fnv_fold(hash) | 1;
 }
 
-/* Finds the extents of a list if all its buffers are in windows. Not for works with a part for each rank:
- * there all parts must be in one buffer. */
-static int find_extents(tern_work *work, const tern_group *group, const tern__request *r,
-                        tern__extent *extents, tern_error *err)
+/* A list goes through the ring wherever its buffers are, but none may run past the end of a block. */
+static int check_blocks(const tern_work *work, const tern_group *group, const tern__request *r,
+                        tern_error *err)
 {
     tern_error why = {0};
-    int found = 0;
-    if (tern__staging_parts(group, r->kind) > 1) return TERN_OK;
-    for (size_t i = 0; i < work->operand_count; i++) {
-        if (!work->operands[i].count) continue;
-        if (!find_mem(group, r, &work->operands[i], &extents[found], &why))
-            return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
-        found++;
-    }
-    if (found) work->extents = extents;
-    work->extent_count = found;
-    return TERN_OK;
+    tern__extent extent;
+    for (size_t i = 0; group->arena && i < work->operand_count && !why.code; i++)
+        if (work->operands[i].count && tern__staging_parts(group, r->kind) == 1)
+            find_extent(group, r, &work->operands[i], &extent, &why);
+    return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
 }
 
 static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
@@ -191,7 +191,7 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
                                    r->length);
     }
     int status = check_size(group, r, work->count, err);
-    return status ? status : find_extents(work, group, r, (tern__extent *)(operands + r->length), err);
+    return status ? status : check_blocks(work, group, r, err);
 }
 
 /* ---- lists of counts ---- */
@@ -363,7 +363,10 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
     if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
-    work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype, work->count);
+    work->is_placed = group->arena && !work->is_direct && !r->is_list && uses_windows(group, r->kind);
+    work->piece = work->extents || work->is_placed
+                      ? work->count
+                      : tern__staging_piece(group, r->kind, r->dtype, work->count);
     if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;
     status = tern__debug_call_begin(work, tern__staging_calls(group->staging) + 1, err);
     if (status) return status;

@@ -83,6 +83,14 @@ struct tern__comm_backend {
     /* Unmaps the peers' memory; a caller's `base` keeps its contents. Not collective: the caller makes sure
      * that no work still uses the window. */
     void (*window_close)(void *state, uint32_t window);
+    /* Opens an arena: a window of *bytes of address space, as much as the machine has memory to fill. A rank
+     * gives parts of its own memory pages and takes them back, at any time, and without its peers. Works in
+     * it are placed: every rank says where its extent is. Collective. */
+    int (*arena_open)(void *state, size_t *bytes, uint32_t *window, tern_error *err);
+    /* Gives a part zeroed pages. Whole pages. E_MEMORY: the machine has none. */
+    int (*arena_fill)(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err);
+    /* Returns the pages of a part to the system. No work uses them any more. */
+    void (*arena_drain)(void *state, uint32_t window, size_t offset, size_t bytes);
 
     /* Opens a channel. Collective. */
     void *(*channel_open)(void *state, const tern__channel_opts *opts, tern_error *err);

@@ -312,6 +312,7 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     *work = next;
     status = meet_locally(channel->arrive, work, &work->arrive, err);
     if (status) return status;
+    work->said = tern__meeting_desc(channel->arrive, work->arrive);
     *seq = ++channel->posted;
     tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
     return TERN_OK;

@@ -111,12 +111,20 @@ static int owner_place(const tern__hosts *hosts, int owner)
     return place;
 }
 
-static char *region_memory(const tern__hosts *hosts, const run *r, int place)
+/* The extent of a placed work is elsewhere in the memory of each rank of the host, which have met in it. No
+ * rank of the host reuses their descriptors before all have crossed. */
+static char *region_memory(const tern__hosts *hosts, const tern__hosts_work *work, const run *r, int place)
 {
     const tern_group *here = &hosts->here;
-    if (r->at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)r->at.offset;
+    tern__extent at = r->at;
     if (place == TERN__OWNER) place = owner_place(hosts, r->owner);
-    return here->backend->window_at(here->state, r->at.window, place) + r->at.offset;
+    if (at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)at.offset;
+    if (work->post.is_placed && place != hosts->map.place) {
+        const tern__desc *theirs = &work->said[place];
+        at.window = theirs->window;
+        at.offset += theirs->place - work->desc.place;
+    }
+    return here->backend->window_at(here->state, at.window, place) + at.offset;
 }
 
 void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
@@ -125,7 +133,7 @@ void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, i
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (uint64_t done = 0; done < count;) {
         run r = next_run(hosts, work, host, first + done, count - done);
-        memcpy(buffer + done * size, region_memory(hosts, &r, place), r.at.count * size);
+        memcpy(buffer + done * size, region_memory(hosts, work, &r, place), r.at.count * size);
         done += r.at.count;
     }
 }
@@ -136,7 +144,7 @@ void tern__region_write(const tern__hosts *hosts, const tern__hosts_work *work, 
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (uint64_t done = 0; done < count;) {
         run r = next_run(hosts, work, host, first + done, count - done);
-        memcpy(region_memory(hosts, &r, place), buffer + done * size, r.at.count * size);
+        memcpy(region_memory(hosts, work, &r, place), buffer + done * size, r.at.count * size);
         done += r.at.count;
     }
 }
@@ -146,5 +154,5 @@ char *tern__region_at(const tern__hosts *hosts, const tern__hosts_work *work, in
 {
     if (!count) return NULL;
     run r = next_run(hosts, work, host, first, count);
-    return r.at.count == count ? region_memory(hosts, &r, place) : NULL;
+    return r.at.count == count ? region_memory(hosts, work, &r, place) : NULL;
 }

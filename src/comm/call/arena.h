@@ -1,0 +1,51 @@
+/* arena.h - a group's memory that its peers reach: one window of address space, from which each rank
+ * allocates by itself. */
+#ifndef TERN_SRC_COMM_CALL_ARENA_H
+#define TERN_SRC_COMM_CALL_ARENA_H
+
+#include "comm/move/backend.h"
+
+/* A block from tern_group_mem_alloc, or one for loan. It has whole pages. */
+typedef struct tern__group_block {
+    size_t offset, pages; /* bytes */
+    size_t bytes;         /* as requested */
+} tern__group_block;
+
+/* Memory that a piece borrows, kept for reuse. */
+typedef struct tern__loan {
+    char *at;
+    size_t bytes;
+    bool is_lent;
+} tern__loan;
+
+/* The most blocks on loan at a time: a piece in flight borrows two at most. */
+#define TERN__LOANS 8
+
+typedef struct tern__group_arena {
+    tern_group *group;
+    uint32_t window;
+    char *base;
+    size_t bytes;
+    tern__group_block *blocks; /* by offset */
+    size_t count, room;
+    tern__loan loans[TERN__LOANS];
+} tern__group_arena;
+
+/* Opens a group's arena. Collective. */
+tern__group_arena *tern__arena_open(tern_group *group, tern_error *err);
+/* Frees all blocks; NULL does nothing. */
+void tern__arena_close(tern__group_arena *arena);
+
+/* Allocates a zeroed block, page-aligned. E_MEMORY: the arena or the machine has no room. */
+char *tern__arena_alloc(tern__group_arena *arena, size_t bytes, tern_error *err);
+/* Frees the block that begins at `at`; does nothing if there is none. */
+void tern__arena_free(tern__group_arena *arena, const char *at);
+/* Returns the block that holds `at`, or NULL. The arena may be NULL. */
+const tern__group_block *tern__arena_find(const tern__group_arena *arena, const void *at);
+
+/* Lends a block of at least `bytes`, with any contents: the smallest one that is free for reuse, or a new
+ * one. */
+char *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err);
+void tern__arena_return(tern__group_arena *arena, const char *at);
+
+#endif
