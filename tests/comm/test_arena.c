@@ -473,6 +473,50 @@ static void copies_of_ordinary_memory_are_reused(void **state)
     assert_ranks_ok(ranks_run(2, kept_body, NULL));
 }
 
+enum { FULL = 3000000 };
+
+/* In an arena that is made too small for both, a copy that waits for reuse makes room for a block. Then there
+ * is no room for a copy, which ends the group. */
+static int fill_arena(tern_group *group, int rank, float *x)
+{
+    tern_error err = {0};
+    tern_all_reduce(group, x, FULL, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    const tern__group_block *last = &group->arena->blocks[group->arena->count - 1];
+    group->arena->bytes = last->offset + last->pages;
+    char *bytes = tern_group_mem_alloc(group, FULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !tern_group_mem_alloc(group, FULL * sizeof(float), &err) && err.code == TERN_E_MEMORY);
+    err = (tern_error){0};
+    bytes[0] = 1;
+    tern_all_reduce(group, bytes, FULL, TERN_U8, TERN_SUM, &err);
+    if (!err.code) RANK_CHECK(rank, bytes[0] == (char)tern_group_size(group)); /* else a peer failed before */
+    tern_all_reduce(group, x, FULL, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK(rank, err.code == TERN_E_MEMORY || err.code == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "no room for 12000000 bytes"));
+    return 0;
+}
+
+static int full_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, &err);
+    float *x = calloc(FULL, sizeof(float));
+    tern_group_mem_alloc(group, 1, &err);
+    RANK_CHECK_OK(rank, err);
+    if (!group->reaches_own && fill_arena(group, rank, x)) return 1; /* else there are no copies */
+    free(x);
+    tern_group_close(group);
+    return 0;
+}
+
+static void copies_make_room_for_blocks(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, full_body, NULL));
+}
+
 /* ---- no room ---- */
 
 /* A rank that gets no memory goes on with what it has. */
@@ -630,6 +674,7 @@ int main(void)
         cmocka_unit_test(works_under_way),
         cmocka_unit_test(allocating_is_no_collective),
         cmocka_unit_test(copies_of_ordinary_memory_are_reused),
+        cmocka_unit_test(copies_make_room_for_blocks),
         cmocka_unit_test(a_rank_without_room_goes_on),
         cmocka_unit_test(address_space_may_be_limited),
         cmocka_unit_test(a_forked_child_frees_nothing),
