@@ -551,7 +551,8 @@ static void a_rank_without_room_goes_on(void **state)
     for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, no_room_body, NULL));
 }
 
-/* The address space is no more than half of what a process may map. */
+/* The address space is no more than half of what a process may map. A sanitizer maps more. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static int limited_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -572,9 +573,30 @@ static int limited_body(int rank, const tern__bootstrap *boot, void *arg)
 static void address_space_may_be_limited(void **state)
 {
     (void)state;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     if (!getenv("TERN_TEST_HOSTS")) assert_ranks_ok(ranks_run(3, limited_body, NULL));
+}
 #endif
+
+/* ---- memory that was freed ---- */
+
+static int freed_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, &err);
+    float *kept = tern_group_mem_alloc(group, 64, &err), *freed = tern_group_mem_alloc(group, 64, &err);
+    if (freed) tern_group_mem_free(group, freed); /* a rank may be told here already */
+    tern_all_reduce(group, rank == 1 ? freed : kept, 10, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK(rank, err.code == (rank == 1 ? TERN_E_INVALID : TERN_E_PEER));
+    RANK_CHECK(rank, strstr(err.text, "in memory that tern_group_mem_free freed"));
+    tern_group_close(group);
+    return 0;
+}
+
+static void memory_that_was_freed_is_refused(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, freed_body, NULL));
 }
 
 /* ---- a forked child frees nothing of its parent's ---- */
@@ -676,7 +698,10 @@ int main(void)
         cmocka_unit_test(copies_of_ordinary_memory_are_reused),
         cmocka_unit_test(copies_make_room_for_blocks),
         cmocka_unit_test(a_rank_without_room_goes_on),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(address_space_may_be_limited),
+#endif
+        cmocka_unit_test(memory_that_was_freed_is_refused),
         cmocka_unit_test(a_forked_child_frees_nothing),
         cmocka_unit_test(a_killed_rank_is_told),
         cmocka_unit_test(other_works_are_compared_with_their_offsets),

@@ -95,11 +95,14 @@ void tern__arena_free(tern__group_arena *arena, const char *at)
     memmove(&arena->blocks[index], &arena->blocks[index + 1], (arena->count - index) * sizeof(*block));
 }
 
-const tern__group_block *tern__arena_find(const tern__group_arena *arena, const void *at)
+const tern__group_block *tern__arena_find(tern__group_arena *arena, const void *at)
 {
-    if (!arena || (uintptr_t)at - (uintptr_t)arena->base >= arena->bytes) return NULL;
-    size_t offset = (uintptr_t)at - (uintptr_t)arena->base, index = block_after(arena, offset);
-    return index < arena->count && arena->blocks[index].offset <= offset ? &arena->blocks[index] : NULL;
+    size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
+    const tern__group_block *last = &arena->blocks[arena->found];
+    if (arena->found < arena->count && offset - last->offset < last->pages) return last;
+    arena->found = block_after(arena, offset);
+    const tern__group_block *block = &arena->blocks[arena->found];
+    return arena->found < arena->count && block->offset <= offset ? block : NULL;
 }
 
 /* ---- blocks on loan ---- */

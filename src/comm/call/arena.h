@@ -28,6 +28,7 @@ typedef struct tern__group_arena {
     size_t bytes;
     tern__group_block *blocks; /* by offset */
     size_t count, room;
+    size_t found; /* the index of the block that was found last */
     tern__loan loans[TERN__LOANS];
 } tern__group_arena;
 
@@ -40,8 +41,8 @@ void tern__arena_close(tern__group_arena *arena);
 char *tern__arena_alloc(tern__group_arena *arena, size_t bytes, tern_error *err);
 /* Frees the block that begins at `at`; does nothing if there is none. */
 void tern__arena_free(tern__group_arena *arena, const char *at);
-/* Returns the block that holds `at`, or NULL. The arena may be NULL. */
-const tern__group_block *tern__arena_find(const tern__group_arena *arena, const void *at);
+/* Returns the block that holds `at`, or NULL. */
+const tern__group_block *tern__arena_find(tern__group_arena *arena, const void *at);
 
 /* Lends a block of at least `bytes`, with any contents: the smallest one that is free for reuse, or a new
  * one. */

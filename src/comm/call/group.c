@@ -291,5 +291,5 @@ void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err)
 
 void tern_group_mem_free(tern_group *group, void *ptr)
 {
-    if (group && ptr) tern__arena_free(group->arena, ptr);
+    if (group && group->arena && ptr) tern__arena_free(group->arena, ptr);
 }

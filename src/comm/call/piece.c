@@ -266,30 +266,25 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
 
 /* ---- blocks on loan ---- */
 
-/* Returns the bytes of a placed piece that is not in the arena and does not fit a place of the ring, or 0. */
-static size_t loan_bytes(const tern__staging *staging, const tern__piece *piece)
-{
-    const tern_work *work = piece->work;
-    size_t bytes = piece->extent.count * tern_dtype_bytes(work->post.dtype);
-    bool is_elsewhere = !work->is_placed || work->extents || is_in_own(piece);
-    return is_elsewhere || bytes <= staging->place_bytes ? 0 : bytes;
-}
-
 /* A device may still copy from a place's block when the piece has landed, so that is returned when the
  * place is used again. */
 static void return_loans(const tern__staging *staging, tern__piece *piece)
 {
-    if (piece->loan) tern__arena_return(staging->group->arena, piece->loan);
+    if (!piece->loan) return;
+    tern__arena_return(staging->group->arena, piece->loan);
     if (piece->landing) tern__arena_return(staging->group->arena, piece->landing);
     piece->loan = piece->landing = NULL;
 }
 
+/* For a placed piece that is not in the arena and does not fit a place of the ring. */
 static int borrow_blocks(const tern__staging *staging, tern__piece *piece, tern_error *err)
 {
-    size_t bytes = loan_bytes(staging, piece), world = (size_t)staging->group->boot.world;
     const tern_work *work = piece->work;
+    if (!work->is_placed || work->extents || is_in_own(piece)) return TERN_OK;
+    size_t bytes = piece->extent.count * tern_dtype_bytes(work->post.dtype),
+           world = (size_t)staging->group->boot.world;
     tern__group_arena *arena = staging->group->arena;
-    if (!bytes) return TERN_OK;
+    if (bytes <= staging->place_bytes) return TERN_OK;
     piece->loan = tern__arena_lend(arena, bytes, err);
     if (!piece->loan) return err->code;
     piece->at = piece->loan;

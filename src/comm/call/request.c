@@ -98,45 +98,55 @@ static int check_operand(const tern_group *group, const tern__request *r, const 
  * read, since results arrive in it. */
 static bool uses_windows(const tern_group *group, tern__kind kind)
 {
-    bool is_read_only = tern__kind_is_move(kind) || kind == TERN__REDUCE_SCATTER;
-    bool is_one_way = kind == TERN__SCATTER || kind == TERN__ALL_GATHER_V || kind == TERN__ALL_TO_ALL_V;
-    bool has_data = kind != TERN__BARRIER && kind != TERN__MONITORED_BARRIER;
-    return has_data && !is_one_way && !(is_read_only && tern__group_mover(group)->lands_in_windows);
+    switch (kind) {
+    case TERN__ALL_REDUCE:
+    case TERN__BROADCAST:
+    case TERN__ALL_GATHER:
+    case TERN__REDUCE: return true;
+    case TERN__REDUCE_SCATTER:
+    case TERN__GATHER:
+    case TERN__ALL_TO_ALL: return !tern__group_mover(group)->lands_in_windows;
+    default: return false;
+    }
 }
 
-/* Finds the extent in the arena of the memory that the peers read. Returns false if it is not there. */
-static bool find_extent(const tern_group *group, const tern__request *r, const tern__work_operand *operand,
-                        tern__extent *extent, tern_error *err)
+/* Finds the extent in the arena of the memory that the peers read, in a call that uses windows. Its count is
+ * 0 if the memory is elsewhere. */
+static int find_extent(const tern_group *group, const tern__request *r, const tern__work_operand *operand,
+                       tern__extent *extent, tern_error *err)
 {
-    size_t count = operand->count * tern__staging_parts(group, r->kind),
-           bytes = count * tern_dtype_bytes(r->dtype);
     const char *at = r->kind == TERN__ALL_GATHER ? operand->out : operand->in;
-    const tern__group_arena *arena = group->arena;
-    const tern__group_block *block = uses_windows(group, r->kind) ? tern__arena_find(arena, at) : NULL;
-    if (!block) return false;
-    size_t offset = (size_t)(at - arena->base), within = offset - block->offset;
+    tern__group_arena *arena = group->arena;
+    size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
+    extent->count = 0;
+    if (offset >= arena->bytes) return TERN_OK;
+    const tern__group_block *block = tern__arena_find(arena, at);
+    if (!block)
+        return tern__error_set(err, r->func, TERN_E_INVALID,
+                               "the buffer is in memory that tern_group_mem_free freed");
+    size_t count = operand->count * tern__staging_parts(group, r->kind),
+           bytes = count * tern_dtype_bytes(r->dtype), within = offset - block->offset;
+    if (within > block->bytes || bytes > block->bytes - within)
+        return tern__error_set(err, r->func, TERN_E_RANGE,
+                               "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes,
+                               within, block->bytes);
     *extent = (tern__extent){.window = arena->window, .offset = offset, .count = count};
-    if (within <= block->bytes && bytes <= block->bytes - within) return true;
-    tern__error_set(err, r->func, TERN_E_RANGE,
-                    "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes, within,
-                    block->bytes);
-    return false;
+    return TERN_OK;
 }
 
 static int place_operand(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
-    tern_error why = {0};
     work->operands = &work->operand;
     work->operand_count = 1;
     work->operand = (tern__work_operand){r->in, r->out, r->count};
     work->count = r->count;
     int status = check_operand(group, r, &work->operand, err);
-    if (status || !r->count) return status;
-    if (find_extent(group, r, &work->operand, &work->extent, &why)) {
-        work->extents = &work->extent;
-        work->extent_count = 1;
-    }
-    return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
+    if (status || !r->count || !work->is_placed) return status;
+    status = find_extent(group, r, &work->operand, &work->extent, err);
+    if (!work->extent.count) return status;
+    work->extents = &work->extent;
+    work->extent_count = 1;
+    return TERN_OK;
 }
 
 /* ---- a list of buffers ---- */
@@ -160,12 +170,12 @@ static uint32_t digest_of(const tern__request *r)
 static int check_blocks(const tern_work *work, const tern_group *group, const tern__request *r,
                         tern_error *err)
 {
-    tern_error why = {0};
     tern__extent extent;
-    for (size_t i = 0; group->arena && i < work->operand_count && !why.code; i++)
-        if (work->operands[i].count && tern__staging_parts(group, r->kind) == 1)
-            find_extent(group, r, &work->operands[i], &extent, &why);
-    return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
+    bool is_checked = group->arena && tern__staging_parts(group, r->kind) == 1;
+    int status = TERN_OK;
+    for (size_t i = 0; is_checked && i < work->operand_count && !status; i++)
+        if (work->operands[i].count) status = find_extent(group, r, &work->operands[i], &extent, err);
+    return status;
 }
 
 static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
@@ -351,7 +361,11 @@ static uint64_t total_of(const tern_group *group, const tern_work *work)
 
 static int work_begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
 {
-    *work = (tern_work){.group = group, .func = r->func, .post = post_of(r), .pieces = 1};
+    *work = (tern_work){.group = group,
+                        .func = r->func,
+                        .post = post_of(r),
+                        .pieces = 1,
+                        .is_placed = group->arena && !r->is_list && uses_windows(group, r->kind)};
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);
     if (!status) status = place_work(work, group, r, err);
@@ -363,7 +377,7 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
     if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
-    work->is_placed = group->arena && !work->is_direct && !r->is_list && uses_windows(group, r->kind);
+    work->is_placed &= !work->is_direct;
     work->piece = work->extents || work->is_placed
                       ? work->count
                       : tern__staging_piece(group, r->kind, r->dtype, work->count);
