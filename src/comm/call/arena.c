@@ -87,19 +87,17 @@ static int block_add(tern__group_arena *arena, size_t bytes, size_t *offset, ter
 /* In a forked child the pages are those of the parent, which still uses them. */
 void tern__arena_free(tern__group_arena *arena, const char *at)
 {
-    const tern__group_block *block = tern__arena_find(arena, at);
-    if (!block || at != arena->base + block->offset || !*arena->group->root->mark) return;
+    size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
+    const tern__group_block *block = tern__arena_search(arena, offset);
+    if (!block || offset != block->offset || !*arena->group->root->mark) return;
     arena->group->backend->arena_drain(arena->group->state, arena->window, block->offset, block->pages);
     size_t index = (size_t)(block - arena->blocks);
     arena->count--;
     memmove(&arena->blocks[index], &arena->blocks[index + 1], (arena->count - index) * sizeof(*block));
 }
 
-const tern__group_block *tern__arena_find(tern__group_arena *arena, const void *at)
+const tern__group_block *tern__arena_search(tern__group_arena *arena, size_t offset)
 {
-    size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
-    const tern__group_block *last = &arena->blocks[arena->found];
-    if (arena->found < arena->count && offset - last->offset < last->pages) return last;
     arena->found = block_after(arena, offset);
     const tern__group_block *block = &arena->blocks[arena->found];
     return arena->found < arena->count && block->offset <= offset ? block : NULL;

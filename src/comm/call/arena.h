@@ -41,8 +41,15 @@ void tern__arena_close(tern__group_arena *arena);
 char *tern__arena_alloc(tern__group_arena *arena, size_t bytes, tern_error *err);
 /* Frees the block that begins at `at`; does nothing if there is none. */
 void tern__arena_free(tern__group_arena *arena, const char *at);
-/* Returns the block that holds `at`, or NULL. */
-const tern__group_block *tern__arena_find(tern__group_arena *arena, const void *at);
+/* Returns the block that holds byte `offset` of the arena, or NULL. */
+const tern__group_block *tern__arena_search(tern__group_arena *arena, size_t offset);
+/* The same, and faster if it is the block that was found last. */
+static inline const tern__group_block *tern__arena_find(tern__group_arena *arena, size_t offset)
+{
+    const tern__group_block *last = &arena->blocks[arena->found];
+    bool is_last = arena->found < arena->count && offset - last->offset < last->pages;
+    return is_last ? last : tern__arena_search(arena, offset);
+}
 
 /* Lends a block of at least `bytes`, with any contents: the smallest one that is free for reuse, or a new
  * one. */

@@ -120,7 +120,7 @@ static int find_extent(const tern_group *group, const tern__request *r, const te
     size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
     extent->count = 0;
     if (offset >= arena->bytes) return TERN_OK;
-    const tern__group_block *block = tern__arena_find(arena, at);
+    const tern__group_block *block = tern__arena_find(arena, offset);
     if (!block)
         return tern__error_set(err, r->func, TERN_E_INVALID,
                                "the buffer is in memory that tern_group_mem_free freed");
@@ -421,8 +421,11 @@ static int run_held(tern_group *group, const tern__request *r, tern_error *err)
 
 int tern__request_run(tern_group *group, const tern__request *r, tern_error *err)
 {
-    tern_error why = {0};
+    tern_error why; /* all of its text need not be zeroed, which takes longer than to find the memory */
     tern_work work;
+    why.code = why.native = 0;
+    why.func = NULL;
+    why.text[0] = '\0';
     int status = tern__call_given(group, r->func, err);
     if (status) return status;
     if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);

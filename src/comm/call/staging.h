@@ -45,11 +45,11 @@ struct tern_work {
     size_t operand_count;
     const tern_span *gives, *takes; /* [world] in a move with lists of counts */
     bool is_uncounted;              /* the other ranks' counts are not known yet */
+    bool is_placed;                 /* it is one piece, and where it is may differ between the ranks */
     size_t count;                   /* elements per rank */
     size_t piece;                   /* elements per rank in a piece */
     size_t pieces;                  /* its pieces; those in the ring, posted and done: */
     size_t loaded, started, landed;
-    bool is_placed;              /* it is one piece, and where it is may differ between the ranks */
     const tern__extent *extents; /* the buffers in windows, or NULL: they are copied */
     int extent_count;
     tern__extent extent;       /* the only one, unless is_direct and a list */

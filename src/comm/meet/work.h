@@ -134,8 +134,6 @@ typedef struct tern__post {
     uint64_t total; /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
-    bool is_placed; /* the only extent may be in another window and at another offset on each rank, as its
-                     * descriptor says: only its count is compared */
     void *out; /* memory of this rank for the results, possibly its part of the extents; the back end then
                 * writes nothing in the extents that a peer may read. NULL: the extents. Not in an
                 * all_reduce */
@@ -148,6 +146,8 @@ typedef struct tern__post {
     bool wait_all;   /* in a monitored barrier: an error names all missing ranks, not the first */
     bool is_vote;    /* of tern_group_new or tern_group_split: named so in errors */
     bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory */
+    bool is_placed;  /* the only extent may be in another window and at another offset on each rank, as its
+                      * descriptor says: only its count is compared */
 } tern__post;
 
 /* Returns the first of `count` elements that belongs to a rank's part, in a work whose parts the ranks keep
