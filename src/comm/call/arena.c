@@ -6,6 +6,7 @@
 #include "comm/call/arena.h"
 
 #include "base/pages.h"
+#include "comm/call/piece.h"
 
 #include <string.h>
 
@@ -107,6 +108,7 @@ const tern__group_block *tern__arena_search(tern__group_arena *arena, size_t off
 
 static void loan_free(tern__group_arena *arena, tern__loan *loan)
 {
+    tern__ring_copy_unpin(&arena->group->staging->copies, loan->at);
     tern__arena_free(arena, loan->at);
     *loan = (tern__loan){0};
 }
@@ -139,7 +141,7 @@ char *tern__arena_alloc(tern__group_arena *arena, size_t bytes, tern_error *err)
 }
 
 /* A new block replaces one that is too small, so that their number does not grow with every size. */
-char *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err)
+tern__loan *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err)
 {
     tern__loan *fit = NULL, *other = NULL;
     for (int i = 0; i < TERN__LOANS; i++) {
@@ -156,14 +158,8 @@ char *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err)
         if (fit->at) loan_free(arena, fit);
         char *at = tern__arena_alloc(arena, bytes, err);
         if (!at) return NULL;
-        *fit = (tern__loan){.at = at, .bytes = bytes};
+        *fit = (tern__loan){.at = at, .bytes = tern__align_up(bytes, tern__page_bytes())};
     }
     fit->is_lent = true;
-    return fit->at;
-}
-
-void tern__arena_return(tern__group_arena *arena, const char *at)
-{
-    for (int i = 0; i < TERN__LOANS; i++)
-        if (arena->loans[i].at == at) arena->loans[i].is_lent = false;
+    return fit;
 }

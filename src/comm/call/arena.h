@@ -3,6 +3,7 @@
 #ifndef TERN_SRC_COMM_CALL_ARENA_H
 #define TERN_SRC_COMM_CALL_ARENA_H
 
+#include "comm/call/ring_copy.h"
 #include "comm/move/backend.h"
 
 /* A block from tern_group_mem_alloc, or one for loan. It has whole pages. */
@@ -14,12 +15,12 @@ typedef struct tern__group_block {
 /* Memory that a piece borrows, kept for reuse. */
 typedef struct tern__loan {
     char *at;
-    size_t bytes;
+    size_t bytes; /* whole pages */
     bool is_lent;
 } tern__loan;
 
 /* The most blocks on loan at a time: a piece in flight borrows two at most. */
-#define TERN__LOANS 8
+#define TERN__LOANS TERN__RING_COPY_BLOCKS
 
 typedef struct tern__group_arena {
     tern_group *group;
@@ -52,8 +53,7 @@ static inline const tern__group_block *tern__arena_find(tern__group_arena *arena
 }
 
 /* Lends a block of at least `bytes`, with any contents: the smallest one that is free for reuse, or a new
- * one. */
-char *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err);
-void tern__arena_return(tern__group_arena *arena, const char *at);
+ * one. The borrower gives it back with is_lent = false. */
+tern__loan *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err);
 
 #endif

@@ -179,7 +179,7 @@ static int plan_take(tern__staging *staging, tern__piece *piece, int rank, uint6
     int place = place_number(staging, piece);
     if (piece->landing) {
         piece->takes[rank].to =
-            piece->landing + (size_t)rank * piece->count * tern_dtype_bytes(work->post.dtype);
+            piece->landing->at + (size_t)rank * piece->count * tern_dtype_bytes(work->post.dtype);
         return TERN_OK;
     }
     piece->takes[rank].to = tern__ring_copy_landing(&staging->copies, take.data, place, rank, err);
@@ -268,41 +268,48 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
 
 /* A device may still copy from a place's block when the piece has landed, so that is returned when the
  * place is used again. */
-static void return_loans(const tern__staging *staging, tern__piece *piece)
+static void return_loans(tern__piece *piece)
 {
-    if (!piece->loan) return;
-    tern__arena_return(staging->group->arena, piece->loan);
-    if (piece->landing) tern__arena_return(staging->group->arena, piece->landing);
+    if (piece->loan) piece->loan->is_lent = false;
+    if (piece->landing) piece->landing->is_lent = false;
     piece->loan = piece->landing = NULL;
 }
 
+/* Borrows a block; for copies of a device, which do not wait for it, pinned. */
+static tern__loan *borrow_block(tern__staging *staging, const tern_work *work, size_t bytes, tern_error *err)
+{
+    tern__loan *loan = tern__arena_lend(staging->group->arena, bytes, err);
+    if (!loan || !work->is_away) return loan;
+    return tern__ring_copy_pin(&staging->copies, loan->at, loan->bytes, err) ? NULL : loan;
+}
+
 /* For a placed piece that is not in the arena and does not fit a place of the ring. */
-static int borrow_blocks(const tern__staging *staging, tern__piece *piece, tern_error *err)
+static int borrow_blocks(tern__staging *staging, tern__piece *piece, tern_error *err)
 {
     const tern_work *work = piece->work;
     if (!work->is_placed || work->extents || is_in_own(piece)) return TERN_OK;
-    size_t bytes = piece->extent.count * tern_dtype_bytes(work->post.dtype),
-           world = (size_t)staging->group->boot.world;
-    tern__group_arena *arena = staging->group->arena;
+    size_t size = tern_dtype_bytes(work->post.dtype), bytes = piece->extent.count * size;
+    const tern__group_arena *arena = staging->group->arena;
     if (bytes <= staging->place_bytes) return TERN_OK;
-    piece->loan = tern__arena_lend(arena, bytes, err);
+    piece->loan = borrow_block(staging, work, bytes, err);
     if (!piece->loan) return err->code;
-    piece->at = piece->loan;
+    piece->at = piece->loan->at;
     piece->extent.window = arena->window;
-    piece->extent.offset = (uint64_t)(piece->loan - arena->base);
+    piece->extent.offset = (uint64_t)(piece->at - arena->base);
     if (!work->is_away || !tern__kind_is_move(work->post.kind)) return TERN_OK;
-    piece->landing = tern__arena_lend(arena, world * piece->count * tern_dtype_bytes(work->post.dtype), err);
+    piece->landing =
+        borrow_block(staging, work, (size_t)staging->group->boot.world * piece->count * size, err);
     return piece->landing ? TERN_OK : err->code;
 }
 
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
  * own counts and the largest one. */
-static int plan_piece(const tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
+static int plan_piece(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
     size_t world = (size_t)staging->group->boot.world;
     tern__move *moves = staging->moves + (size_t)place_number(staging, piece) * 2 * world;
-    return_loans(staging, piece);
+    return_loans(piece);
     *piece = (tern__piece){.work = work,
                            .first = first,
                            .at = staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes,
@@ -361,7 +368,7 @@ int tern__piece_unload(tern__staging *staging, tern__piece *piece, tern_error *e
         status = take_moves(staging, piece, err);
     else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own_part(work)))
         status = copy_out(staging, piece, err);
-    if (!work->is_away) return_loans(staging, piece);
+    if (!work->is_away) return_loans(piece);
     if (status || !work->is_away) return status;
     return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
 }
