@@ -202,7 +202,7 @@ static int check_all_to_all(player *p, tern_dtype dtype, size_t count)
     return 0;
 }
 
-/* Unequal parts, and a list of buffers: they are nowhere in windows, but may be in the arena. */
+/* Unequal parts go through the ring, wherever they are. */
 static int check_uneven(player *p, size_t count)
 {
     size_t given[RANKS_MAX], taken[RANKS_MAX], all = 0, sum = 0;
@@ -227,10 +227,10 @@ static int check_uneven(player *p, size_t count)
 
 static int check_list(player *p, tern_dtype dtype, tern_reduce_op op, size_t count)
 {
-    size_t size = tern_dtype_bytes(dtype), second = count / 3;
-    char *one = memory_of(p, (count + second) * size), *other = malloc(second * size + 1);
+    size_t size = tern_dtype_bytes(dtype), second = count / 3, gap = draw(&p->own) % 300;
+    char *one = memory_of(p, (count + second) * size + gap), *other = malloc(second * size + 1);
     RANK_CHECK_OK(p->rank, p->err);
-    tern_span list[] = {{one, count}, {draw(&p->own) % 2 ? one + count * size : other, second}};
+    tern_span list[] = {{one, count}, {draw(&p->own) % 4 ? one + count * size + gap : other, second}};
     elements_put(dtype, list[0].data, p->rank, 0, count);
     elements_put(dtype, list[1].data, p->rank, 5, second);
     tern_all_reduce_coalesced(p->group, list, 2, dtype, op, &p->err);

@@ -248,6 +248,11 @@ static bool reaches_own(const tern__staging *staging, const tern_work *work)
     return !work->extents && staging->group->reaches_own;
 }
 
+static bool is_placed_list(const tern_work *work)
+{
+    return work->is_placed && work->operands != &work->operand && work->count;
+}
+
 /* Lets the back end work in the caller's memory, if the piece is in a single buffer of the host and the
  * result replaces the input. */
 static void find_own(const tern__staging *staging, tern__piece *piece)
@@ -257,7 +262,8 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
     tern__kind kind = work->post.kind;
     size_t first = piece->first;
     bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
-    if (!is_one || !piece->count || work->is_away || !reaches_own(staging, work)) return;
+    if (!is_one || !piece->count || work->is_away || is_placed_list(work) || !reaches_own(staging, work))
+        return;
     for (; first >= operand->count; operand++) first -= operand->count;
     if (piece->count > operand->count - first || operand->in != operand->out) return;
     piece->extent.window = TERN__OWN_MEMORY;
@@ -272,7 +278,8 @@ static void return_loans(tern__piece *piece)
 {
     if (piece->loan) piece->loan->is_lent = false;
     if (piece->landing) piece->landing->is_lent = false;
-    piece->loan = piece->landing = NULL;
+    if (piece->table) piece->table->is_lent = false;
+    piece->loan = piece->landing = piece->table = NULL;
 }
 
 /* Borrows a block; for copies of a device, which do not wait for it, pinned. */
@@ -302,6 +309,40 @@ static int borrow_blocks(tern__staging *staging, tern__piece *piece, tern_error 
     return piece->landing ? TERN_OK : err->code;
 }
 
+/* ---- placed lists ---- */
+
+/* The extents of a list are behind its operands. */
+static tern__extent *list_extents(const tern_work *work)
+{
+    return (tern__extent *)(work->operands + work->operand_count);
+}
+
+/* Makes an extent for each buffer of a list, one after the other in the piece, unless they are in the arena.
+ * Returns their number. */
+static int plan_list(const tern__piece *piece, const tern_work *work)
+{
+    int count = 0;
+    uint64_t offset = piece->extent.offset;
+    if (work->extents) return work->extent_count;
+    for (size_t i = 0; i < work->operand_count; i++) {
+        uint64_t here = work->operands[i].count;
+        if (!here) continue;
+        list_extents(work)[count++] = (tern__extent){piece->extent.window, offset, here};
+        offset += here * tern_dtype_bytes(work->post.dtype);
+    }
+    return count;
+}
+
+static int borrow_table(tern__staging *staging, tern__piece *piece, tern_error *err)
+{
+    tern_work *work = piece->work;
+    if (!is_placed_list(work)) return TERN_OK;
+    work->extent_count = plan_list(piece, work);
+    piece->table =
+        tern__arena_lend(staging->group->arena, (size_t)work->extent_count * sizeof(tern__extent), err);
+    return piece->table ? TERN_OK : err->code;
+}
+
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
  * own counts and the largest one. */
 static int plan_piece(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
@@ -321,7 +362,8 @@ static int plan_piece(tern__staging *staging, tern__piece *piece, tern_work *wor
                        .offset = (uint64_t)(piece->at - staging->ring),
                        .count = piece->count * tern__staging_parts(staging->group, work->post.kind)};
     find_own(staging, piece);
-    return borrow_blocks(staging, piece, err);
+    int status = borrow_blocks(staging, piece, err);
+    return status ? status : borrow_table(staging, piece, err);
 }
 
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
@@ -347,6 +389,12 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     post.label.part = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
+    if (piece->table) {
+        const tern__group_arena *arena = staging->group->arena;
+        post.extents = list_extents(work);
+        post.extent_count = work->extent_count;
+        post.table = (tern__extent){arena->window, (uint64_t)(piece->table->at - arena->base), 1};
+    }
     post.is_placed = work->is_placed || reaches_own(staging, work);
     if (tern__kind_is_move(post.kind)) {
         post.takes = piece->takes;

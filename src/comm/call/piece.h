@@ -16,6 +16,7 @@ typedef struct tern__piece {
     tern__extent extent;        /* there, or in the caller's memory if the back end can */
     struct tern__loan *loan;    /* of a placed piece that does not fit the ring: its data; or NULL */
     struct tern__loan *landing; /* the same for what it takes for a device */
+    struct tern__loan *table;   /* of a placed list: for its extents */
     tern__move *takes, *gives;  /* [world] in the staging's `moves` */
 } tern__piece;
 

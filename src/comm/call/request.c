@@ -166,16 +166,22 @@ static uint32_t digest_of(const tern__request *r)
     return tern__fnv_fold(hash) | 1;
 }
 
-/* A list goes through the ring wherever its buffers are, but none may run past the end of a block. */
-static int check_blocks(const tern_work *work, const tern_group *group, const tern__request *r,
-                        tern_error *err)
+/* Finds the extents of a list that is placed, if all its buffers are in the arena. Otherwise all are copied.
+ */
+static int find_extents(tern_work *work, const tern_group *group, const tern__request *r,
+                        tern__extent *extents, tern_error *err)
 {
-    tern__extent extent;
-    bool is_checked = group->arena && tern__staging_parts(group, r->kind) == 1;
-    int status = TERN_OK;
-    for (size_t i = 0; is_checked && i < work->operand_count && !status; i++)
-        if (work->operands[i].count) status = find_extent(group, r, &work->operands[i], &extent, err);
-    return status;
+    int found = 0, status = TERN_OK;
+    bool are_all = true;
+    for (size_t i = 0; i < work->operand_count && !status; i++) {
+        if (!work->operands[i].count) continue;
+        status = find_extent(group, r, &work->operands[i], &extents[found], err);
+        are_all &= extents[found++].count > 0;
+    }
+    if (status || !are_all || !found) return status;
+    work->extents = extents;
+    work->extent_count = found;
+    return TERN_OK;
 }
 
 static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
@@ -201,7 +207,8 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
                                    r->length);
     }
     int status = check_size(group, r, work->count, err);
-    return status ? status : check_blocks(work, group, r, err);
+    if (status || !work->is_placed) return status;
+    return find_extents(work, group, r, (tern__extent *)(operands + r->length), err);
 }
 
 /* ---- lists of counts ---- */
@@ -365,7 +372,8 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
                         .func = r->func,
                         .post = post_of(r),
                         .pieces = 1,
-                        .is_placed = group->arena && !r->is_list && uses_windows(group, r->kind)};
+                        .is_placed = group->arena && uses_windows(group, r->kind)};
+    if (r->is_list) work->is_placed &= tern__staging_parts(group, r->kind) == 1;
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);
     if (!status) status = place_work(work, group, r, err);

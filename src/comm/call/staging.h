@@ -10,8 +10,10 @@
  *
  * In a group that has an arena (arena.h), a call that may use it is *placed*: it is one piece, whatever the
  * memory, and each rank says where its part of it is. A buffer in the arena stays where it is. Any other is
- * copied to a place of the ring, or if it does not fit, as a whole to a block of the arena on loan. What is
- * placed depends only on what the ranks compare, so all of them cut a call in the same way.
+ * copied to a place of the ring, or if it does not fit, as a whole to a block of the arena on loan. A list
+ * has a table of its extents in such a block, for the peers; if one of its buffers is not in the arena, all
+ * are copied. What is placed depends only on what the ranks compare, so all of them cut a call in the same
+ * way.
  *
  * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the
  * timing. So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces
@@ -52,7 +54,7 @@ struct tern_work {
     size_t loaded, started, landed;
     const tern__extent *extents; /* the buffers in windows, or NULL: they are copied */
     int extent_count;
-    tern__extent extent;       /* the only one, unless is_direct and a list */
+    tern__extent extent;       /* the only one, unless the work is a list */
     struct tern__flight *call; /* the debug back end's record, or NULL */
     bool is_away;              /* some of its memory is a device's and crosses the ring */
     tern_device *home;         /* the device with all of its memory, if the back end reaches it */

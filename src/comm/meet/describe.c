@@ -82,7 +82,8 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
     uint32_t flags = (post->terms.weighted ? TERN__WEIGHTED : 0) | (post->terms.shadow ? TERN__SHADOW : 0) |
                      (post->terms.idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0) |
                      (post->is_placed ? TERN__PLACED : 0);
-    tern__extent own = post->is_placed && post->extent_count ? *post->extents : (tern__extent){0};
+    tern__extent own = {0};
+    if (post->is_placed && post->extent_count) own = post->table.count ? post->table : *post->extents;
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
     *desc = (tern__desc){.kind = (uint16_t)post->kind,
                          .label = post->label.kind ? (uint16_t)post->label.kind->id : 0,

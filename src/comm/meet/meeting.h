@@ -32,7 +32,7 @@ typedef struct tern__desc {
     uint16_t dtype, op;
     uint32_t root, user, part, detail, flags;
     uint32_t window;
-    uint64_t place; /* the offset; if the work is not placed, a digest of all extents */
+    uint64_t place; /* the offset, or that of the table; if it is not placed, a digest of all extents */
 } tern__desc;
 
 _Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");

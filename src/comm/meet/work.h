@@ -143,11 +143,13 @@ typedef struct tern__post {
     char *kept; /* in an all_reduce, if the back end `keeps_parts`: this rank's part (tern__kept_start) is
                  * read and written here, at the same offset, and not in the extent. NULL: in the extent */
     const tern__move *takes, *gives; /* [world] in a move; borrowed until the work is done */
-    bool wait_all;   /* in a monitored barrier: an error names all missing ranks, not the first */
-    bool is_vote;    /* of tern_group_new or tern_group_split: named so in errors */
-    bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory */
-    bool is_placed;  /* the only extent may be in another window and at another offset on each rank, as its
-                      * descriptor says: only its count is compared */
+    bool wait_all;      /* in a monitored barrier: an error names all missing ranks, not the first */
+    bool is_vote;       /* of tern_group_new or tern_group_split: named so in errors */
+    bool only_meets;    /* ranks compare their posts and wait for each other, and touch no memory */
+    bool is_placed;     /* the extents may be in another window and at another offset on each rank: only their
+                      * counts are compared. The descriptor says where the only one is */
+    tern__extent table; /* count > 0: the descriptor says where this memory is, to which the back end writes
+                         * all extents, for the peers */
 } tern__post;
 
 /* Returns the first of `count` elements that belongs to a rank's part, in a work whose parts the ranks keep

@@ -16,6 +16,8 @@
 #include <tern/device.h>
 #include <tern/p2p.h>
 
+#include <string.h>
+
 /* ---- messages between two ranks ---- */
 
 /* The form of a message: the caller's data, or a string of bytes that is preceded by its length. */
@@ -129,6 +131,12 @@ static inline int tern__window_of(const tern_group *group, const tern_device *de
 static inline char *tern__window_own(const tern_group *group, uint32_t window)
 {
     return group->backend->window_at(group->state, window, group->boot.rank);
+}
+
+/* Writes a post's table to this rank's memory in the table's window. */
+static inline void tern__table_write(const tern__post *post, char *base)
+{
+    memcpy(base + post->table.offset, post->extents, (size_t)post->extent_count * sizeof(*post->extents));
 }
 
 extern const tern__comm_backend tern__comm_native;

@@ -116,9 +116,13 @@ static int check_post(const tern__channel *channel, const tern__post *post, tern
 static int channel_post(void *self, const tern__post *post, uint64_t *seq, tern_error *err)
 {
     const tern__channel *channel = self;
+    int rank = channel->windows->ranks.rank;
     int status = tern__post_check(post, err);
     if (!status) status = check_post(channel, post, err);
-    return status ? status : tern__meeting_post(channel->meeting, post, seq, err);
+    if (status) return status;
+    if (post->table.count)
+        tern__table_write(post, tern__window_at(channel->windows, post->table.window, rank));
+    return tern__meeting_post(channel->meeting, post, seq, err);
 }
 
 static int channel_test(void *self, uint64_t seq, tern_error *err)

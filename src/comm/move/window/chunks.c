@@ -164,10 +164,13 @@ static void run_own(const tern__channel *channel, const tern__met *work, uint64_
 static char *extent_at(const tern__channel *channel, const tern__met *work, const tern__extent *e, int rank,
                        uint64_t from)
 {
+    const tern__window_state *windows = channel->windows;
     const tern__desc *said = &channel->said[rank];
-    bool is_placed = work->post.is_placed;
-    const tern__window *window = channel->windows->list[is_placed ? said->window : e->window];
-    return window->bases[rank] + (is_placed ? said->place : e->offset) + from;
+    if (!work->post.is_placed) return windows->list[e->window]->bases[rank] + e->offset + from;
+    char *at = windows->list[said->window]->bases[rank] + said->place;
+    if (!work->post.table.count) return at + from;
+    const tern__extent *theirs = (const tern__extent *)at + (e - work->post.extents);
+    return windows->list[theirs->window]->bases[rank] + theirs->offset + from;
 }
 
 static void run_moves(const tern__channel *channel, const tern__met *work)
