@@ -393,7 +393,9 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
         const tern__group_arena *arena = staging->group->arena;
         post.extents = list_extents(work);
         post.extent_count = work->extent_count;
-        post.table = (tern__extent){arena->window, (uint64_t)(piece->table->at - arena->base), 1};
+        post.has_table = true;
+        post.table_window = arena->window;
+        post.table_offset = (uint64_t)(piece->table->at - arena->base);
     }
     post.is_placed = work->is_placed || reaches_own(staging, work);
     if (tern__kind_is_move(post.kind)) {

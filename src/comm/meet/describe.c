@@ -83,7 +83,8 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                      (post->terms.idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0) |
                      (post->is_placed ? TERN__PLACED : 0);
     tern__extent own = {0};
-    if (post->is_placed && post->extent_count) own = post->table.count ? post->table : *post->extents;
+    if (post->is_placed && post->extent_count) own = *post->extents;
+    if (post->has_table) own = (tern__extent){.window = post->table_window, .offset = post->table_offset};
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
     *desc = (tern__desc){.kind = (uint16_t)post->kind,
                          .label = post->label.kind ? (uint16_t)post->label.kind->id : 0,

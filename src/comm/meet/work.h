@@ -134,6 +134,8 @@ typedef struct tern__post {
     uint64_t total; /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
+    uint32_t table_window;
+    uint64_t table_offset;
     void *out; /* memory of this rank for the results, possibly its part of the extents; the back end then
                 * writes nothing in the extents that a peer may read. NULL: the extents. Not in an
                 * all_reduce */
@@ -143,13 +145,13 @@ typedef struct tern__post {
     char *kept; /* in an all_reduce, if the back end `keeps_parts`: this rank's part (tern__kept_start) is
                  * read and written here, at the same offset, and not in the extent. NULL: in the extent */
     const tern__move *takes, *gives; /* [world] in a move; borrowed until the work is done */
-    bool wait_all;      /* in a monitored barrier: an error names all missing ranks, not the first */
-    bool is_vote;       /* of tern_group_new or tern_group_split: named so in errors */
-    bool only_meets;    /* ranks compare their posts and wait for each other, and touch no memory */
-    bool is_placed;     /* the extents may be in another window and at another offset on each rank: only their
+    bool wait_all;   /* in a monitored barrier: an error names all missing ranks, not the first */
+    bool is_vote;    /* of tern_group_new or tern_group_split: named so in errors */
+    bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory */
+    bool is_placed;  /* the extents may be in another window and at another offset on each rank: only their
                       * counts are compared. The descriptor says where the only one is */
-    tern__extent table; /* count > 0: the descriptor says where this memory is, to which the back end writes
-                         * all extents, for the peers */
+    bool has_table; /* of a placed list: the back end writes all extents to the table, which is memory of this
+                      * rank that the peers reach, and the descriptor says where the table is */
 } tern__post;
 
 /* Returns the first of `count` elements that belongs to a rank's part, in a work whose parts the ranks keep

@@ -136,7 +136,7 @@ static inline char *tern__window_own(const tern_group *group, uint32_t window)
 /* Writes a post's table to this rank's memory in the table's window. */
 static inline void tern__table_write(const tern__post *post, char *base)
 {
-    memcpy(base + post->table.offset, post->extents, (size_t)post->extent_count * sizeof(*post->extents));
+    memcpy(base + post->table_offset, post->extents, (size_t)post->extent_count * sizeof(*post->extents));
 }
 
 extern const tern__comm_backend tern__comm_native;

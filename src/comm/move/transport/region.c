@@ -126,7 +126,7 @@ static char *region_memory(const tern__hosts *hosts, const tern__hosts_work *wor
         at.window = work->said[place].window;
         at.offset = work->said[place].place;
         const char *table = here->backend->window_at(here->state, at.window, place) + at.offset;
-        if (post->table.count) at = ((const tern__extent *)table)[r->extent - post->extents];
+        if (post->has_table) at = ((const tern__extent *)table)[r->extent - post->extents];
     }
     return here->backend->window_at(here->state, at.window, place) + at.offset + r->from;
 }

@@ -120,8 +120,7 @@ static int channel_post(void *self, const tern__post *post, uint64_t *seq, tern_
     int status = tern__post_check(post, err);
     if (!status) status = check_post(channel, post, err);
     if (status) return status;
-    if (post->table.count)
-        tern__table_write(post, tern__window_at(channel->windows, post->table.window, rank));
+    if (post->has_table) tern__table_write(post, tern__window_at(channel->windows, post->table_window, rank));
     return tern__meeting_post(channel->meeting, post, seq, err);
 }
 

@@ -168,7 +168,7 @@ static char *extent_at(const tern__channel *channel, const tern__met *work, cons
     const tern__desc *said = &channel->said[rank];
     if (!work->post.is_placed) return windows->list[e->window]->bases[rank] + e->offset + from;
     char *at = windows->list[said->window]->bases[rank] + said->place;
-    if (!work->post.table.count) return at + from;
+    if (!work->post.has_table) return at + from;
     const tern__extent *theirs = (const tern__extent *)at + (e - work->post.extents);
     return windows->list[theirs->window]->bases[rank] + theirs->offset + from;
 }
