@@ -9,9 +9,12 @@
  *
  * Buffers: `in` and `out` must not overlap, except that one may be exactly this rank's own part of the other,
  * which then stays in place. Arguments that only the root uses are ignored on other ranks and may be NULL
- * there. If one rank's buffer is in memory of tern_group_mem_alloc, all ranks' are, at the same offset; this
- * concerns `out` of all_gather and `in` or `buf` of the others. Buffers of scatter and of the calls with
- * lists of counts may be anywhere.
+ * there. On each rank a buffer may be in memory of tern_group_mem_alloc, at any offset, or in ordinary
+ * memory. What counts is `out` of all_gather, and `in` or `buf` of the others: in such memory the peers reach
+ * it without a copy. Scatter, the calls with lists of counts, and all_gather and reduce_scatter of many
+ * buffers copy from anywhere; the other calls of many buffers do so on a rank that has one elsewhere. In a
+ * group that has called tern_group_mem_alloc, ordinary memory of more than 128 KiB (8 MiB between hosts) is
+ * copied as a whole, to memory that the group keeps for this; without room for it: E_MEMORY.
  *
  * Asynchronous calls: each `_post` function starts the same operation and returns a work at once, NULL on
  * error. The buffers belong to the work until tern_work_wait returns; lists are copied.

@@ -164,10 +164,17 @@ TERN_API void tern_bytes_free(void *bytes);
 
 /* ---- shared memory: peers reach it directly, so collectives on it need no copies ---- */
 
-/* Allocates `bytes` bytes, zeroed and page-aligned. Collective: all ranks give the same size. A collective
- * may use any part of it as its buffer, if all ranks use the same offset. Yours: tern_group_mem_free,
- * collective, when no work uses the memory any more; tern_group_close frees it too. */
+/* Allocates `bytes` bytes, zeroed and page-aligned. The first call in a group is collective: it reserves
+ * address space, on every rank. Each later call is this rank's own business, of any size and at any time; it
+ * waits for no peer. A collective may use any part of any block, at other offsets on other ranks, where it
+ * may also use ordinary memory. The result and its bits are the same.
+ *
+ * E_MEMORY: the machine has no room for the block, or the blocks of this rank together are more than the
+ * memory of the machine divided by the group's ranks on it. If the first call has succeeded once, this error
+ * does not end the group. Yours: tern_group_mem_free; tern_group_close frees it too. */
 TERN_API void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err);
+/* Frees a block when no work uses it any more; in any order, and not collective. Its memory goes back to the
+ * system, and its addresses are used again. NULL is allowed. */
 TERN_API void tern_group_mem_free(tern_group *group, void *ptr);
 
 #ifdef __cplusplus

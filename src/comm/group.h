@@ -35,17 +35,9 @@ typedef struct tern__incoming {
 typedef struct tern__wait_limit {
     int64_t began; /* the first wait for the same work: time-outs count from here */
     int64_t until;
-    bool (*is_reached)(
-        const struct tern__wait_limit *limit); /* something else is done; NULL: there is nothing */
+    /* True once something else that ends the wait is done; NULL: there is nothing. */
+    bool (*is_reached)(const struct tern__wait_limit *limit);
 } tern__wait_limit;
-
-/* A block from tern_group_mem_alloc. */
-typedef struct tern__mem {
-    struct tern__mem *next;
-    char *base;
-    size_t bytes;
-    uint32_t window;
-} tern__mem;
 
 struct tern_group {
     tern__bootstrap boot;
@@ -66,12 +58,12 @@ struct tern_group {
     bool reaches_own; /* the back end takes extents of an all_reduce, a reduce or a broadcast that are in
                        * TERN__OWN_MEMORY; the same on all ranks */
     void *channel;    /* the user's own collectives */
-    struct tern__staging *staging; /* their queue; NULL in a group of one */
-    tern__mem *mems;
-    bool *awaited;       /* [world] scratch: the ranks that a wait is for */
-    int *spins;          /* before a wait yields; NULL: waits of this group do not spin */
-    tern__trace *trace;  /* the root's; NULL: off */
-    uint32_t next_owner; /* the number of the last ddp */
+    struct tern__staging *staging;   /* their queue; NULL in a group of one */
+    struct tern__group_arena *arena; /* of tern_group_mem_alloc; NULL before its first call, on all ranks */
+    bool *awaited;                   /* [world] scratch: the ranks that a wait is for */
+    int *spins;                      /* before a wait yields; NULL: waits of this group do not spin */
+    tern__trace *trace;              /* the root's; NULL: off */
+    uint32_t next_owner;             /* the number of the last ddp */
 
     /* In the root only, for the whole family: */
     tern_group *subgroups;

@@ -1,4 +1,5 @@
-/* group_fixture.h - one rank's group with a window, ordinary memory, and a buffer for the expected result. */
+/* group_fixture.h - one rank's group with ordinary memory, a buffer for the expected result, and a window of
+ * the same size once a test wants one: then the group has an arena, and places its works in it. */
 #ifndef TERN_TESTS_COMM_GROUP_FIXTURE_H
 #define TERN_TESTS_COMM_GROUP_FIXTURE_H
 
@@ -15,9 +16,10 @@ static const int worlds[] = {1, 2, 3, 4, 7, 8};
 #endif
 
 typedef struct fixture {
-    tern_group *group, *parent; /* NULL if `group` is the world */
-    int rank, world;            /* in `group`                    */
-    char *window, *plain, *expected;
+    tern_group *group, *parent;      /* NULL if `group` is the world */
+    int rank, world;                 /* in `group`                    */
+    char *window, *plain, *expected; /* window: NULL before fixture_map */
+    size_t bytes;
     tern_error err;
 } fixture;
 
@@ -35,14 +37,21 @@ static inline int fixture_fill(fixture *f, int rank, size_t bytes)
     RANK_CHECK_OK(rank, f->err);
     f->rank = tern_group_rank(f->group);
     f->world = tern_group_size(f->group);
-    f->window = tern_group_mem_alloc(f->group, bytes, &f->err);
-    RANK_CHECK_OK(rank, f->err);
+    f->bytes = bytes;
     f->plain = malloc(bytes);
     f->expected = malloc(bytes);
     return 0;
 }
 
-/* Opens a group with `bytes` of each kind of memory. */
+/* Allocates the window. Collective. */
+static inline int fixture_map(fixture *f)
+{
+    f->window = tern_group_mem_alloc(f->group, f->bytes, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    return 0;
+}
+
+/* Opens a group with `bytes` of ordinary memory. */
 static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
 {
     *f = (fixture){0};

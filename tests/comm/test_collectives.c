@@ -1,5 +1,5 @@
 /* test_collectives.c - every collective with every dtype and operation on 1, 2, 3, 4, 7 and 8 ranks,
- * compared with elements.h. Data are in windows and in ordinary memory at any alignment, from no element to
+ * compared with elements.h. Data are in ordinary memory and in windows at any alignment, from no element to
  * many chunks. */
 #include "elements.h"
 #include "group_fixture.h"
@@ -125,6 +125,19 @@ static bool has_turn(bool splits, bool plain, size_t which)
     return !getenv("TERN_TEST_HOSTS") || (which + splits + plain) % 2;
 }
 
+static int check_counts(fixture *f, char *buf, size_t shift, bool splits)
+{
+    for (size_t c = 0; c < (has_few() ? 4 : TERN__COUNT(counts)); c++)
+        for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
+            if (!has_turn(splits, buf == f->plain, c + dtype) ||
+                !check_dtype(f, buf + (c + dtype + shift) % 8, dtype, counts[c]))
+                continue;
+            fprintf(stderr, "rank %d of %d: %zu %s\n", f->rank, f->world, counts[c], tern_dtype_name(dtype));
+            return 1;
+        }
+    return 0;
+}
+
 static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const bool *splits = arg;
@@ -132,15 +145,9 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
     size_t bytes = (size_t)2 * (most + 8) * 8 + 64;
     if (*splits ? fixture_split(&f, rank, boot, bytes) : fixture_open(&f, rank, boot, bytes)) return 1;
     elements_note_hosts(f.group);
-    for (size_t c = 0; c < (has_few() ? 4 : TERN__COUNT(counts)); c++)
-        for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++)
-            if ((has_turn(*splits, false, c + dtype) &&
-                 check_dtype(&f, f.window + (c + dtype) % 8, dtype, counts[c])) ||
-                (has_turn(*splits, true, c + dtype) &&
-                 check_dtype(&f, f.plain + (c + dtype + (size_t)rank) % 8, dtype, counts[c]))) {
-                fprintf(stderr, "rank %d of %d: %zu %s\n", rank, f.world, counts[c], tern_dtype_name(dtype));
-                return 1;
-            }
+    if (check_counts(&f, f.plain, (size_t)rank, *splits) || fixture_map(&f) ||
+        check_counts(&f, f.window, 0, *splits))
+        return 1;
     tern_barrier(f.group, &f.err);
     RANK_CHECK_OK(rank, f.err);
     return fixture_close(&f);
@@ -177,9 +184,10 @@ static int roots_body(int rank, const tern__bootstrap *boot, void *arg)
     if (fixture_open(&f, rank, boot, most * 4)) return 1;
     elements_note_hosts(f.group);
     for (int root = 0; root < boot->world; root++)
-        if (check_broadcast(&f, f.window, TERN_I32, root, most) ||
-            check_broadcast(&f, f.plain, TERN_I32, root, most))
-            return 1;
+        if (check_broadcast(&f, f.plain, TERN_I32, root, most)) return 1;
+    if (fixture_map(&f)) return 1;
+    for (int root = 0; root < boot->world; root++)
+        if (check_broadcast(&f, f.window, TERN_I32, root, most)) return 1;
     return fixture_close(&f);
 }
 

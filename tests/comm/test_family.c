@@ -66,6 +66,13 @@ static const variant variants[VARIANTS] = {
     [WORLD] = {TERN_E_IO, TERN_E_PEER, TERN_E_PEER, ") failed: the disk is full"},
 };
 
+/* Opens a window of tern's own, as a ddp does. */
+static void open_window(tern_group *group, size_t bytes, tern_error *err)
+{
+    uint32_t window;
+    if (group->backend->window_open(group->state, NULL, bytes, &window, err)) tern__group_fail(group, err);
+}
+
 static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error *err)
 {
     const tern_group_opts none = {.size = sizeof(none), .connect_timeout_s = 1, .timeout_s = 0};
@@ -77,7 +84,7 @@ static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error
     case ABORT: tern_group_abort(*group, TERN_E_IO, "the disk is full"); break;
     case MISTAKE: tern_all_reduce(*group, NULL, 1, TERN_F32, TERN_SUM, err); break;
     case MISMATCH: tern_all_reduce(*group, x, 2, TERN_F32, TERN_SUM, err); break;
-    case WINDOW: tern_group_mem_alloc(*group, 200, err); break;
+    case WINDOW: open_window(*group, 200, err); break;
     case LEAVE:
     case LEAVE_WINDOW:
         tern_group_close(*group);
@@ -96,9 +103,9 @@ static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error
 static void go_on(board *b, int rank, tern_group *group, tern_error *err)
 {
     int64_t deadline = tern__now_ns() + INT64_C(10000000000);
-    bool opens = b->variant == WINDOW || b->variant == LEAVE_WINDOW;
     float x = 0;
-    if (rank == 0 && opens) tern_group_mem_alloc(group, 100, err);
+    if (rank == 0 && b->variant == WINDOW) open_window(group, 100, err);
+    if (rank == 0 && b->variant == LEAVE_WINDOW) tern_group_mem_alloc(group, 100, err);
     if (rank == 0 && (b->variant == LIST || b->variant == OPTS)) tern_group_split(group, 0, 0, NULL, err);
     while (!err->code && tern__now_ns() < deadline) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, err);
 }

@@ -111,29 +111,40 @@ static int check_reduce_scatter(fixture *f, const tern_span *ins, const tern_spa
 
 /* ---- all collectives ---- */
 
-static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
+/* Ordinary memory, and windows if there are any. */
+static int check_lists(fixture *f, char *more)
 {
-    (void)arg;
-    fixture f;
     tern_span list[length], many[length];
-    size_t bytes = (size_t)room * 2 * (size_t)boot->world + 4096;
-    if (fixture_open(&f, rank, boot, bytes)) return 1;
-    elements_note_hosts(f.group);
-    char *more = malloc(bytes);
+    char *window = f->window;
+    size_t half = f->bytes / 2;
     for (int round = 0; round < 3 * TERN_DTYPE_COUNT; round++) {
         tern_dtype dtype = (tern_dtype)(round % TERN_DTYPE_COUNT);
         tern_reduce_op op = (tern_reduce_op)(round % (TERN_BXOR + 1));
         if (!element_has_op(dtype, op)) op = TERN_SUM;
-        char *at = round % 3 == 0 ? f.window : f.plain, *other = round % 3 == 1 ? more : f.window + bytes / 2;
+        char *at = window && round % 3 == 0 ? window : f->plain,
+             *other = window && round % 3 != 1 ? window + half : more;
         lay_out(list, at, other, tern_dtype_bytes(dtype), 1, (size_t)(round % 5));
-        if (check_all_reduce(&f, list, dtype, op, round % 2) || check_broadcast(&f, list, dtype, round % 2))
+        if (check_all_reduce(f, list, dtype, op, round % 2) || check_broadcast(f, list, dtype, round % 2))
             return 1;
-        lay_out(list, f.plain, round % 3 ? f.window : f.plain + bytes / 2, tern_dtype_bytes(dtype), 1, 1);
-        lay_out(many, more, more + bytes / 2, tern_dtype_bytes(dtype), (size_t)f.world, 3);
-        if (check_all_gather(&f, list, many, dtype, round % 2) ||
-            check_reduce_scatter(&f, many, list, dtype, op, round % 2))
+        lay_out(list, f->plain, window && round % 3 ? window : f->plain + half, tern_dtype_bytes(dtype), 1,
+                1);
+        lay_out(many, more, more + half, tern_dtype_bytes(dtype), (size_t)f->world, 3);
+        if (check_all_gather(f, list, many, dtype, round % 2) ||
+            check_reduce_scatter(f, many, list, dtype, op, round % 2))
             return 1;
     }
+    return 0;
+}
+
+static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    size_t bytes = (size_t)room * 2 * (size_t)boot->world + 4096;
+    if (fixture_open(&f, rank, boot, bytes)) return 1;
+    elements_note_hosts(f.group);
+    char *more = malloc(bytes);
+    if (check_lists(&f, more) || fixture_map(&f) || check_lists(&f, more)) return 1;
     tern_all_reduce_coalesced(f.group, NULL, 0, TERN_F32, TERN_SUM, &f.err);
     RANK_CHECK_OK(rank, f.err);
     free(more);

@@ -138,10 +138,13 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
     if (fixture_open(&f, rank, boot, bytes)) return 1;
     char *plain = malloc(bytes), *own = (char *)plain + guard;
     for (size_t c = 0; c < TERN__COUNT(counts); c++)
+        for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++)
+            if (check_moves(&f, f.plain + (c + dtype + (size_t)rank) % 8, own, dtype, counts[c])) return 1;
+    if (fixture_map(&f)) return 1;
+    for (size_t c = 0; c < TERN__COUNT(counts); c++)
         for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
             size_t shift = (c + dtype) % 8;
             if (check_moves(&f, f.window + shift, own + shift, dtype, counts[c]) ||
-                check_moves(&f, f.plain + (shift + (size_t)rank) % 8, own, dtype, counts[c]) ||
                 check_moves(&f, f.plain, f.window + guard + (shift + (size_t)rank) % 8, dtype, counts[c]))
                 return 1;
         }

@@ -53,13 +53,14 @@ static int async_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     uint64_t seed = 7, own_seed = (uint64_t)rank * 77 + 5;
     if (fixture_open(&f, rank, boot, 260000 * 4)) return 1;
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 9; round++) {
+        if (round == 3 && fixture_map(&f)) return 1;
         tern_work *work[works];
         float *at[works];
         size_t used = 0, count[works];
         for (int k = 0; k < works; k++) {
             count[k] = random_next(&seed) % (k % 5 == 0 ? 9000 : k == round ? 200000 : 300);
-            at[k] = (float *)(k % 3 ? f.plain : f.window) + used;
+            at[k] = (float *)(k % 3 || !f.window ? f.plain : f.window) + used;
             used += count[k] + 1;
             for (size_t i = 0; i < count[k]; i++) at[k][i] = (float)(rank + k);
             if (random_next(&own_seed) % 4 == 0) usleep((useconds_t)(random_next(&own_seed) % 200));
@@ -328,7 +329,7 @@ static int attach(int fd, size_t bytes, tern_error *err)
     bool borrowed;
     const tern__shm_group nobody = {.world = 2};
     *err = (tern_error){0};
-    return tern__segment_attach(&nobody, 1, fd, bytes, &base, &borrowed, err);
+    return tern__segment_attach(&nobody, 1, fd, bytes, false, &base, &borrowed, err);
 }
 
 static void test_false_windows_are_refused(void **state)
@@ -386,7 +387,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     fixture f;
-    if (fixture_open(&f, rank, boot, 70000 * 4)) return 1;
+    if (fixture_open(&f, rank, boot, 70000 * 4) || fixture_map(&f)) return 1;
     float *x = (float *)f.window;
     for (int n = 0; n < THOUSANDS(100); n++) {
         x[0] = (float)(n + rank);

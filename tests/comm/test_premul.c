@@ -57,20 +57,27 @@ static int check_memory(fixture *f, char *buf, tern_dtype dtype, size_t count)
     return 0;
 }
 
+static int check_all_memory(fixture *f, char *buf, size_t shift)
+{
+    static const size_t counts[] = {0, 1, 1000, most};
+    for (size_t c = 0; c < TERN__COUNT(counts); c++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++) {
+            if (!check_memory(f, buf + shift, dtypes[d], counts[c])) continue;
+            fprintf(stderr, "rank %d of %d: %zu %s\n", f->rank, f->world, counts[c],
+                    tern_dtype_name(dtypes[d]));
+            return 1;
+        }
+    return 0;
+}
+
 static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
-    static const size_t counts[] = {0, 1, 1000, most};
     fixture f;
     if (fixture_open(&f, rank, boot, (size_t)2 * (most + 8) * 8)) return 1;
-    for (size_t c = 0; c < TERN__COUNT(counts); c++)
-        for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
-            if (check_memory(&f, f.window + c, dtypes[d], counts[c]) ||
-                check_memory(&f, f.plain + rank % 3, dtypes[d], counts[c])) {
-                fprintf(stderr, "rank %d of %d: %zu %s\n", rank, f.world, counts[c],
-                        tern_dtype_name(dtypes[d]));
-                return 1;
-            }
+    if (check_all_memory(&f, f.plain, (size_t)rank % 3) || fixture_map(&f) ||
+        check_all_memory(&f, f.window, 1))
+        return 1;
     return fixture_close(&f);
 }
 

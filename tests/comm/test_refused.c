@@ -135,7 +135,6 @@ CALL(premul, tern_all_reduce_premul(group, m.x, 4, TERN_F32, 2, err))
 CALL(all_reduce, tern_all_reduce(group, m.x, 4, TERN_F32, TERN_SUM, err))
 CALL(gather, tern_gather(group, m.x, m.y, 4, TERN_F32, 0, err))
 CALL(gather_5, tern_gather(group, m.x, m.y, 5, TERN_F32, 0, err))
-CALL(gather_in_window, tern_gather(group, m.window, m.y, 4, TERN_F32, 0, err))
 CALL(scatter, tern_scatter(group, m.x, m.y, 4, TERN_F32, 0, err))
 CALL(scatter_from_1, tern_scatter(group, m.x, m.y, 4, TERN_F32, 1, err))
 CALL(exchange, tern_all_to_all(group, m.x, m.y, 4, TERN_F32, err))
@@ -164,7 +163,6 @@ static const struct {
     {{all_reduce, premul}, {"all_reduce of 4 f32, sum", "all_reduce of 4 f32, premul_sum"}},
     {{all_reduce, reduce}, {"all_reduce of 4 f32, sum", "reduce of 4 f32, sum to rank 0"}},
     {{gather, gather_5}, {"gather to 12 f32 on rank 0", "gather to 15 f32 on rank 0"}},
-    {{gather, gather_in_window}, {"gather to 12 f32 on rank 0", "in different memory"}},
     {{gather, scatter}, {"gather to 12 f32 on rank 0", "scatter of 12 f32 from rank 0"}},
     {{scatter, scatter_from_1}, {"scatter of 12 f32 from rank 0", "scatter of 12 f32 from rank 1"}},
     {{exchange, exchange_halves}, {"all_to_all of 12 f32", "all_to_all of 12 bf16"}},

@@ -98,7 +98,7 @@ static int works_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     fixture f;
     (void)arg;
-    if (fixture_open(&f, rank, boot, 64) || works_run(&f, times(WORKS) / 20)) return 1;
+    if (fixture_open(&f, rank, boot, 64) || fixture_map(&f) || works_run(&f, times(WORKS) / 20)) return 1;
     footprint before = footprint_now();
     if (works_run(&f, times(WORKS)) || footprint_compare(rank, &before, "works")) return 1;
     return fixture_close(&f);

@@ -4,6 +4,7 @@
 #include "base/opts.h"
 #include "base/pages.h"
 #include "comm/bootstrap/mpi.h"
+#include "comm/call/arena.h"
 #include "comm/launch/presence.h"
 #include "comm/call/p2p.h"
 #include "comm/call/staging.h"
@@ -214,11 +215,6 @@ tern_group *tern_group_open(const tern_group_opts *user, tern_error *err)
 
 /* ---- close ---- */
 
-static void free_mems(tern_group *group)
-{
-    while (group->mems) tern_group_mem_free(group, group->mems->base);
-}
-
 static void leave_family(tern_group *group)
 {
     tern_group **link = &group->root->subgroups;
@@ -256,31 +252,26 @@ void tern_group_close(tern_group *group)
     group->staging = NULL;
     if (channel) group->backend->channel_close(channel);
     tern__staging_close(staging);
-    free_mems(group);
+    tern__arena_close(group->arena);
     if (group != root) leave_family(group);
     if (--root->users == 0) close_family(root);
 }
 
 /* ---- memory ---- */
 
-static tern__mem *alloc_mem(tern_group *group, size_t bytes, tern_error *err)
+/* Opens the arena at the first call: then all ranks are here. */
+static char *alloc_mem(tern_group *group, size_t bytes, tern_error *err)
 {
     if (!bytes) {
         tern__error_set(err, "tern_group_mem_alloc", TERN_E_INVALID,
                         "0 bytes requested, expected at least 1");
         return NULL;
     }
-    tern__mem *mem = tern__alloc(sizeof(*mem), "tern_group_mem_alloc", err);
-    if (!mem) return NULL;
-    if (group->backend->window_open(group->state, NULL, bytes, &mem->window, err)) {
-        tern__free(mem);
-        return NULL;
-    }
-    mem->base = tern__window_own(group, mem->window);
-    mem->bytes = bytes;
-    return mem;
+    if (!group->arena) group->arena = tern__arena_open(group, err);
+    return group->arena ? tern__arena_alloc(group->arena, bytes, err) : NULL;
 }
 
+/* The lack of memory for a block is this rank's own business, so it is no failure of the group. */
 void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err)
 {
     tern_error why = {0};
@@ -292,27 +283,15 @@ void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err)
         tern__group_fail(group, err);
         return NULL;
     }
-    tern__mem *mem = tern__group_check(group, __func__, &why) ? NULL : alloc_mem(group, bytes, &why);
-    if (mem) {
-        mem->next = group->mems;
-        group->mems = mem;
-        return mem->base;
-    }
+    char *at = tern__group_check(group, __func__, &why) ? NULL : alloc_mem(group, bytes, &why);
+    if (at) return at;
     why.func = __func__;
-    tern__group_fail(group, &why);
+    if (why.code != TERN_E_MEMORY || !group->arena) tern__group_fail(group, &why);
     if (err) *err = why;
     return NULL;
 }
 
 void tern_group_mem_free(tern_group *group, void *ptr)
 {
-    if (!group || !ptr) return;
-    for (tern__mem **link = &group->mems; *link; link = &(*link)->next) {
-        tern__mem *mem = *link;
-        if (mem->base != ptr) continue;
-        *link = mem->next;
-        group->backend->window_close(group->state, mem->window);
-        tern__free(mem);
-        return;
-    }
+    if (group && group->arena && ptr) tern__arena_free(group->arena, ptr);
 }

@@ -1,6 +1,7 @@
 /* piece.c - a piece of a work: copied into the ring, posted, and copied out. */
 #include "comm/call/piece.h"
 
+#include "comm/call/arena.h"
 #include "device/memory.h"
 
 #include <string.h>
@@ -8,11 +9,6 @@
 static int place_number(const tern__staging *staging, const tern__piece *piece)
 {
     return (int)(piece - staging->pieces);
-}
-
-static char *place_of(const tern__staging *staging, const tern__piece *piece)
-{
-    return staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes;
 }
 
 static bool is_root(const tern__staging *staging, const tern_work *work)
@@ -98,7 +94,7 @@ static int copy_in(tern__staging *staging, const tern__piece *piece, tern_error 
     const tern_work *work = piece->work;
     const tern__bootstrap *boot = &staging->group->boot;
     size_t bytes = piece->count * tern_dtype_bytes(work->post.dtype);
-    char *place = place_of(staging, piece);
+    char *place = piece->at;
     if (!bytes || (work->post.kind == TERN__BROADCAST && !is_root(staging, work))) return TERN_OK;
     if (keeps_part(staging, work) && !work->is_away) return copy_others(staging, piece, place, true, err);
     if (work->post.kind == TERN__ALL_GATHER) place += (size_t)boot->rank * bytes;
@@ -113,7 +109,7 @@ static bool is_own_part(const tern_work *work)
     if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
     if (tern__group_mover(work->group)->lands_in_windows) return false;
     bool is_whole = work->pieces <= TERN__FLIGHTS, is_list = work->operand_count != 1;
-    if (work->extents) return work->post.kind == TERN__REDUCE_SCATTER;
+    if (work->is_placed) return work->post.kind == TERN__REDUCE_SCATTER;
     return !is_whole && !is_list && work->post.kind != TERN__ALL_REDUCE && work->post.kind != TERN__REDUCE;
 }
 
@@ -123,7 +119,7 @@ static char *results_of(const tern__staging *staging, const tern__piece *piece)
     const tern__post *post = &piece->work->post;
     size_t bytes = piece->count * tern_dtype_bytes(post->dtype);
     size_t part = post->kind == TERN__REDUCE_SCATTER ? (size_t)staging->group->boot.rank : 0;
-    return place_of(staging, piece) + part * bytes;
+    return piece->at + part * bytes;
 }
 
 static int copy_out(tern__staging *staging, const tern__piece *piece, tern_error *err)
@@ -181,6 +177,11 @@ static int plan_take(tern__staging *staging, tern__piece *piece, int rank, uint6
     piece->takes[rank] = (tern__move){take.data, from, take.count};
     if (!take.count || !work->is_away) return TERN_OK;
     int place = place_number(staging, piece);
+    if (piece->landing) {
+        piece->takes[rank].to =
+            piece->landing->at + (size_t)rank * piece->count * tern_dtype_bytes(work->post.dtype);
+        return TERN_OK;
+    }
     piece->takes[rank].to = tern__ring_copy_landing(&staging->copies, take.data, place, rank, err);
     return piece->takes[rank].to ? TERN_OK : TERN_E_MEMORY;
 }
@@ -200,8 +201,7 @@ static int plan_moves(tern__staging *staging, tern__piece *piece, tern_error *er
         piece->gives[rank] = (tern__move){give.data, from, give.count};
         status = plan_take(staging, piece, rank, has_parts ? (uint64_t)boot->rank * piece->count : 0, err);
         if (status || !give.count || is_in_place || work->extents) continue;
-        status = copy_data(staging, work, place_of(staging, piece) + from * size, give.data,
-                           give.count * size, err);
+        status = copy_data(staging, work, piece->at + from * size, give.data, give.count * size, err);
         is_in_place = !has_parts;
     }
     return status;
@@ -227,7 +227,7 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
 {
     const tern__bootstrap *boot = &staging->group->boot;
     const tern_work *work = piece->work;
-    tern__counts *place = (tern__counts *)place_of(staging, piece);
+    tern__counts *place = (tern__counts *)piece->at;
     uint64_t each = sizeof(tern__counts) / tern_dtype_bytes(work->post.dtype), most = 0;
     for (int rank = 0; rank < boot->world; rank++)
         if (rank != boot->rank) most = TERN__MAX(most, work->gives[rank].count);
@@ -248,6 +248,11 @@ static bool reaches_own(const tern__staging *staging, const tern_work *work)
     return !work->extents && staging->group->reaches_own;
 }
 
+static bool is_placed_list(const tern_work *work)
+{
+    return work->is_placed && work->operands != &work->operand && work->count;
+}
+
 /* Lets the back end work in the caller's memory, if the piece is in a single buffer of the host and the
  * result replaces the input. */
 static void find_own(const tern__staging *staging, tern__piece *piece)
@@ -257,33 +262,114 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
     tern__kind kind = work->post.kind;
     size_t first = piece->first;
     bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
-    if (!is_one || !piece->count || work->is_away || !reaches_own(staging, work)) return;
+    if (!is_one || !piece->count || work->is_away || is_placed_list(work) || !reaches_own(staging, work))
+        return;
     for (; first >= operand->count; operand++) first -= operand->count;
     if (piece->count > operand->count - first || operand->in != operand->out) return;
     piece->extent.window = TERN__OWN_MEMORY;
     piece->extent.offset = (uintptr_t)(operand->out + first * tern_dtype_bytes(work->post.dtype));
 }
 
+/* ---- blocks on loan ---- */
+
+/* A device may still copy from a place's block when the piece has landed, so that is returned when the
+ * place is used again. */
+static void return_loans(tern__piece *piece)
+{
+    if (piece->loan) piece->loan->is_lent = false;
+    if (piece->landing) piece->landing->is_lent = false;
+    if (piece->table) piece->table->is_lent = false;
+    piece->loan = piece->landing = piece->table = NULL;
+}
+
+/* Borrows a block; for copies of a device, which do not wait for it, pinned. */
+static tern__loan *borrow_block(tern__staging *staging, const tern_work *work, size_t bytes, tern_error *err)
+{
+    tern__loan *loan = tern__arena_lend(staging->group->arena, bytes, err);
+    if (!loan || !work->is_away) return loan;
+    return tern__ring_copy_pin(&staging->copies, loan->at, loan->bytes, err) ? NULL : loan;
+}
+
+/* For a placed piece that is not in the arena and does not fit a place of the ring. */
+static int borrow_blocks(tern__staging *staging, tern__piece *piece, tern_error *err)
+{
+    const tern_work *work = piece->work;
+    if (!work->is_placed || work->extents || is_in_own(piece)) return TERN_OK;
+    size_t size = tern_dtype_bytes(work->post.dtype), bytes = piece->extent.count * size;
+    const tern__group_arena *arena = staging->group->arena;
+    if (bytes <= staging->place_bytes) return TERN_OK;
+    piece->loan = borrow_block(staging, work, bytes, err);
+    if (!piece->loan) return err->code;
+    piece->at = piece->loan->at;
+    piece->extent.window = arena->window;
+    piece->extent.offset = (uint64_t)(piece->at - arena->base);
+    if (!work->is_away || !tern__kind_is_move(work->post.kind)) return TERN_OK;
+    piece->landing =
+        borrow_block(staging, work, (size_t)staging->group->boot.world * piece->count * size, err);
+    return piece->landing ? TERN_OK : err->code;
+}
+
+/* ---- placed lists ---- */
+
+/* The extents of a list are behind its operands. */
+static tern__extent *list_extents(const tern_work *work)
+{
+    return (tern__extent *)(work->operands + work->operand_count);
+}
+
+/* Makes an extent for each buffer of a list, one after the other in the piece, unless they are in the arena.
+ * Returns their number. */
+static int plan_list(const tern__piece *piece, const tern_work *work)
+{
+    int count = 0;
+    uint64_t offset = piece->extent.offset;
+    if (work->extents) return work->extent_count;
+    for (size_t i = 0; i < work->operand_count; i++) {
+        uint64_t here = work->operands[i].count;
+        if (!here) continue;
+        list_extents(work)[count++] = (tern__extent){piece->extent.window, offset, here};
+        offset += here * tern_dtype_bytes(work->post.dtype);
+    }
+    return count;
+}
+
+static int borrow_table(tern__staging *staging, tern__piece *piece, tern_error *err)
+{
+    tern_work *work = piece->work;
+    if (!is_placed_list(work)) return TERN_OK;
+    work->extent_count = plan_list(piece, work);
+    piece->table =
+        tern__arena_lend(staging->group->arena, (size_t)work->extent_count * sizeof(tern__extent), err);
+    return piece->table ? TERN_OK : err->code;
+}
+
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
  * own counts and the largest one. */
-static void plan_piece(const tern__staging *staging, tern__piece *piece, tern_work *work)
+static int plan_piece(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
     size_t world = (size_t)staging->group->boot.world;
     tern__move *moves = staging->moves + (size_t)place_number(staging, piece) * 2 * world;
-    *piece = (tern__piece){.work = work, .first = first, .takes = moves, .gives = moves + world};
+    return_loans(piece);
+    *piece = (tern__piece){.work = work,
+                           .first = first,
+                           .at = staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes,
+                           .takes = moves,
+                           .gives = moves + world};
     piece->count = work->gives ? work->piece : TERN__MIN(work->piece, work->count - first);
     piece->extent =
         (tern__extent){.window = staging->window,
-                       .offset = (uint64_t)(place_of(staging, piece) - staging->ring),
+                       .offset = (uint64_t)(piece->at - staging->ring),
                        .count = piece->count * tern__staging_parts(staging->group, work->post.kind)};
     find_own(staging, piece);
+    int status = borrow_blocks(staging, piece, err);
+    return status ? status : borrow_table(staging, piece, err);
 }
 
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
-    int status = TERN_OK;
-    plan_piece(staging, piece, work);
+    int status = plan_piece(staging, piece, work, err);
+    if (status) return status;
     if (work->is_uncounted)
         plan_counts(staging, piece);
     else if (tern__kind_is_move(work->post.kind))
@@ -303,7 +389,15 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     post.label.part = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
-    post.own_places = reaches_own(staging, work);
+    if (piece->table) {
+        const tern__group_arena *arena = staging->group->arena;
+        post.extents = list_extents(work);
+        post.extent_count = work->extent_count;
+        post.has_table = true;
+        post.table_window = arena->window;
+        post.table_offset = (uint64_t)(piece->table->at - arena->base);
+    }
+    post.is_placed = work->is_placed || reaches_own(staging, work);
     if (tern__kind_is_move(post.kind)) {
         post.takes = piece->takes;
         post.gives = piece->gives;
@@ -311,12 +405,12 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
         post.out = work->is_away ? results_of(staging, piece) : out;
     }
     post.outs = work->outs;
-    if (keeps_part(staging, work)) post.kept = work->is_away ? place_of(staging, piece) : out;
+    if (keeps_part(staging, work)) post.kept = work->is_away ? piece->at : out;
     post.stride = work->is_away ? piece->count : work->count;
     return post;
 }
 
-int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_error *err)
+int tern__piece_unload(tern__staging *staging, tern__piece *piece, tern_error *err)
 {
     const tern_work *work = piece->work;
     int status = TERN_OK;
@@ -324,6 +418,7 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
         status = take_moves(staging, piece, err);
     else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own_part(work)))
         status = copy_out(staging, piece, err);
+    if (!work->is_away) return_loans(piece);
     if (status || !work->is_away) return status;
     return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
 }

@@ -3,6 +3,7 @@
 #include "comm/call/request.h"
 
 #include "base/hash.h"
+#include "comm/call/arena.h"
 #include "comm/call/debug/debug.h"
 #include "comm/call/piece.h"
 #include "comm/move/reduce.h"
@@ -93,43 +94,59 @@ static int check_operand(const tern_group *group, const tern__request *r, const 
 
 /* ---- where the data is ---- */
 
-/* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
- * ranks. */
-static const tern__mem *find_mem(const tern_group *group, const tern__request *r,
-                                 const tern__work_operand *operand, tern__extent *extent, tern_error *err)
+/* True if the peers may work in this rank's memory of such a call. Between hosts the memory may not be only
+ * read, since results arrive in it. */
+static bool uses_windows(const tern_group *group, tern__kind kind)
 {
-    size_t count = operand->count * tern__staging_parts(group, r->kind),
-           bytes = count * tern_dtype_bytes(r->dtype);
-    uintptr_t at = (uintptr_t)(r->kind == TERN__ALL_GATHER ? operand->out : operand->in);
-    bool is_read_only = tern__kind_is_move(r->kind) || r->kind == TERN__REDUCE_SCATTER;
-    if (r->kind == TERN__SCATTER || (is_read_only && tern__group_mover(group)->lands_in_windows)) return NULL;
-    for (const tern__mem *mem = group->mems; mem; mem = mem->next) {
-        uintptr_t base = (uintptr_t)mem->base;
-        if (at < base || at >= base + mem->bytes) continue;
-        *extent = (tern__extent){.window = mem->window, .offset = at - base, .count = count};
-        if (bytes <= mem->bytes - (at - base)) return mem;
-        tern__error_set(err, r->func, TERN_E_RANGE,
-                        "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes,
-                        (size_t)(at - base), mem->bytes);
-        return NULL;
+    switch (kind) {
+    case TERN__ALL_REDUCE:
+    case TERN__BROADCAST:
+    case TERN__ALL_GATHER:
+    case TERN__REDUCE: return true;
+    case TERN__REDUCE_SCATTER:
+    case TERN__GATHER:
+    case TERN__ALL_TO_ALL: return !tern__group_mover(group)->lands_in_windows;
+    default: return false;
     }
-    return NULL;
+}
+
+/* Finds the extent in the arena of the memory that the peers read, in a call that uses windows. Its count is
+ * 0 if the memory is elsewhere. */
+static int find_extent(const tern_group *group, const tern__request *r, const tern__work_operand *operand,
+                       tern__extent *extent, tern_error *err)
+{
+    const char *at = r->kind == TERN__ALL_GATHER ? operand->out : operand->in;
+    tern__group_arena *arena = group->arena;
+    size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
+    extent->count = 0;
+    if (offset >= arena->bytes) return TERN_OK;
+    const tern__group_block *block = tern__arena_find(arena, offset);
+    if (!block)
+        return tern__error_set(err, r->func, TERN_E_INVALID,
+                               "the buffer is in memory that tern_group_mem_free freed");
+    size_t count = operand->count * tern__staging_parts(group, r->kind),
+           bytes = count * tern_dtype_bytes(r->dtype), within = offset - block->offset;
+    if (within > block->bytes || bytes > block->bytes - within)
+        return tern__error_set(err, r->func, TERN_E_RANGE,
+                               "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes,
+                               within, block->bytes);
+    *extent = (tern__extent){.window = arena->window, .offset = offset, .count = count};
+    return TERN_OK;
 }
 
 static int place_operand(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
-    tern_error why = {0};
     work->operands = &work->operand;
     work->operand_count = 1;
     work->operand = (tern__work_operand){r->in, r->out, r->count};
     work->count = r->count;
     int status = check_operand(group, r, &work->operand, err);
-    if (status || !r->count) return status;
-    if (find_mem(group, r, &work->operand, &work->extent, &why)) {
-        work->extents = &work->extent;
-        work->extent_count = 1;
-    }
-    return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
+    if (status || !r->count || !work->is_placed) return status;
+    status = find_extent(group, r, &work->operand, &work->extent, err);
+    if (!work->extent.count) return status;
+    work->extents = &work->extent;
+    work->extent_count = 1;
+    return TERN_OK;
 }
 
 /* ---- a list of buffers ---- */
@@ -149,21 +166,20 @@ static uint32_t digest_of(const tern__request *r)
     return tern__fnv_fold(hash) | 1;
 }
 
-/* Finds the extents of a list if all its buffers are in windows. Not for works with a part for each rank:
- * there all parts must be in one buffer. */
+/* Finds the extents of a list that is placed, if all its buffers are in the arena. Otherwise all are copied.
+ */
 static int find_extents(tern_work *work, const tern_group *group, const tern__request *r,
                         tern__extent *extents, tern_error *err)
 {
-    tern_error why = {0};
-    int found = 0;
-    if (tern__staging_parts(group, r->kind) > 1) return TERN_OK;
-    for (size_t i = 0; i < work->operand_count; i++) {
+    int found = 0, status = TERN_OK;
+    bool are_all = true;
+    for (size_t i = 0; i < work->operand_count && !status; i++) {
         if (!work->operands[i].count) continue;
-        if (!find_mem(group, r, &work->operands[i], &extents[found], &why))
-            return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
-        found++;
+        status = find_extent(group, r, &work->operands[i], &extents[found], err);
+        are_all &= extents[found++].count > 0;
     }
-    if (found) work->extents = extents;
+    if (status || !are_all || !found) return status;
+    work->extents = extents;
     work->extent_count = found;
     return TERN_OK;
 }
@@ -191,7 +207,8 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
                                    r->length);
     }
     int status = check_size(group, r, work->count, err);
-    return status ? status : find_extents(work, group, r, (tern__extent *)(operands + r->length), err);
+    if (status || !work->is_placed) return status;
+    return find_extents(work, group, r, (tern__extent *)(operands + r->length), err);
 }
 
 /* ---- lists of counts ---- */
@@ -351,7 +368,12 @@ static uint64_t total_of(const tern_group *group, const tern_work *work)
 
 static int work_begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
 {
-    *work = (tern_work){.group = group, .func = r->func, .post = post_of(r), .pieces = 1};
+    *work = (tern_work){.group = group,
+                        .func = r->func,
+                        .post = post_of(r),
+                        .pieces = 1,
+                        .is_placed = group->arena && uses_windows(group, r->kind)};
+    if (r->is_list) work->is_placed &= tern__staging_parts(group, r->kind) == 1;
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);
     if (!status) status = place_work(work, group, r, err);
@@ -363,7 +385,10 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
     if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
-    work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype, work->count);
+    work->is_placed &= !work->is_direct;
+    work->piece = work->extents || work->is_placed
+                      ? work->count
+                      : tern__staging_piece(group, r->kind, r->dtype, work->count);
     if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;
     status = tern__debug_call_begin(work, tern__staging_calls(group->staging) + 1, err);
     if (status) return status;
@@ -404,8 +429,11 @@ static int run_held(tern_group *group, const tern__request *r, tern_error *err)
 
 int tern__request_run(tern_group *group, const tern__request *r, tern_error *err)
 {
-    tern_error why = {0};
+    tern_error why; /* all of its text need not be zeroed, which takes longer than to find the memory */
     tern_work work;
+    why.code = why.native = 0;
+    why.func = NULL;
+    why.text[0] = '\0';
     int status = tern__call_given(group, r->func, err);
     if (status) return status;
     if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);

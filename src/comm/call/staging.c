@@ -259,7 +259,7 @@ static int start_piece(tern__staging *staging, tern_error *err)
 
 static int land_piece(tern__staging *staging, tern_error *err)
 {
-    const tern__piece *piece = piece_at(staging, staging->landed);
+    tern__piece *piece = piece_at(staging, staging->landed);
     tern_work *work = piece->work;
     int status = work->call ? tern__debug_call_land(work, err) : TERN_OK;
     staging->landed++;

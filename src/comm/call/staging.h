@@ -1,13 +1,19 @@
 /* staging.h - the queue of a group's collectives, and the staging ring for memory that is in no window.
  *
- * Every call becomes one or more pieces. A buffer in a window is one piece; other buffers are cut into
- * pieces that fit a slot ("place") of the staging ring. A rank copies its data into the ring, and its
- * result out of it. If a call does not fit the ring as a whole, every rank has to wait for it anyway, so
- * each rank computes its own result directly into the caller's memory. In an all_reduce it does so for its
- * own part, which then never enters the ring; in a reduce the root copies the result out as usual. In a
- * move each rank copies the data that it takes from the other ranks' rings. A move with lists of counts
- * begins with a piece in which the ranks exchange their counts. Only then is the number of further pieces
- * known, so later calls wait for it.
+ * Every call becomes one or more pieces: buffers are cut into pieces that fit a slot ("place") of the staging
+ * ring. A rank copies its data into the ring, and its result out of it. If a call does not fit the ring as a
+ * whole, every rank has to wait for it anyway, so each rank computes its own result directly into the
+ * caller's memory. In an all_reduce it does so for its own part, which then never enters the ring; in a
+ * reduce the root copies the result out as usual. In a move each rank copies the data that it takes from the
+ * other ranks' rings. A move with lists of counts begins with a piece in which the ranks exchange their
+ * counts. Only then is the number of further pieces known, so later calls wait for it.
+ *
+ * In a group that has an arena (arena.h), a call that may use it is *placed*: it is one piece, whatever the
+ * memory, and each rank says where its part of it is. A buffer in the arena stays where it is. Any other is
+ * copied to a place of the ring, or if it does not fit, as a whole to a block of the arena on loan. A list
+ * has a table of its extents in such a block, for the peers; if one of its buffers is not in the arena, all
+ * are copied. What is placed depends only on what the ranks compare, so all of them cut a call in the same
+ * way.
  *
  * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the
  * timing. So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces
@@ -41,11 +47,12 @@ struct tern_work {
     size_t operand_count;
     const tern_span *gives, *takes; /* [world] in a move with lists of counts */
     bool is_uncounted;              /* the other ranks' counts are not known yet */
+    bool is_placed;                 /* it is one piece, and where it is may differ between the ranks */
     size_t count;                   /* elements per rank */
     size_t piece;                   /* elements per rank in a piece */
     size_t pieces;                  /* its pieces; those in the ring, posted and done: */
     size_t loaded, started, landed;
-    const tern__extent *extents; /* the buffers in windows, or NULL: they go through the ring */
+    const tern__extent *extents; /* the buffers in windows, or NULL: they are copied */
     int extent_count;
     tern__extent extent;       /* the only one, unless the work is a list */
     struct tern__flight *call; /* the debug back end's record, or NULL */

@@ -65,14 +65,13 @@ static tern__label label_of(const tern__desc *desc)
         .user = desc->user, .part = desc->part, .detail = desc->detail, .number = desc->number};
 }
 
-/* Hashes the fields of the extents that the ranks compare. */
+/* Hashes the extents of a work that is not placed. */
 static uint64_t extents_digest(const tern__post *post)
 {
     uint64_t hash = TERN__FNV;
     for (int i = 0; i < post->extent_count; i++) {
         const tern__extent *e = &post->extents[i];
-        if (!post->own_places) hash = tern__fnv_word(tern__fnv_word(hash, e->window), e->offset);
-        hash = tern__fnv_word(hash, e->count);
+        hash = tern__fnv_word(tern__fnv_word(tern__fnv_word(hash, e->window), e->offset), e->count);
     }
     return hash;
 }
@@ -81,12 +80,16 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
 {
     uint64_t count = 0;
     uint32_t flags = (post->terms.weighted ? TERN__WEIGHTED : 0) | (post->terms.shadow ? TERN__SHADOW : 0) |
-                     (post->terms.idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0);
+                     (post->terms.idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0) |
+                     (post->is_placed ? TERN__PLACED : 0);
+    tern__extent own = {0};
+    if (post->is_placed && post->extent_count) own = *post->extents;
+    if (post->has_table) own = (tern__extent){.window = post->table_window, .offset = post->table_offset};
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
     *desc = (tern__desc){.kind = (uint16_t)post->kind,
                          .label = post->label.kind ? (uint16_t)post->label.kind->id : 0,
-                         .dtype = post->dtype,
-                         .op = post->op,
+                         .dtype = (uint16_t)post->dtype,
+                         .op = (uint16_t)post->op,
                          .root = (uint32_t)post->root,
                          .user = post->label.user,
                          .part = post->label.part,
@@ -95,7 +98,8 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                          .number = post->label.number,
                          .count = count,
                          .total = post->total ? post->total : count,
-                         .digest = extents_digest(post)};
+                         .window = own.window,
+                         .place = post->is_placed ? own.offset : extents_digest(post)};
 }
 
 /* The user's own works are named by the number of the call. */
@@ -205,12 +209,12 @@ bool tern__rank_text(const tern_group *group, int rank, char *text, size_t size)
 bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
 {
     tern__desc said = *desc;
-    said.flags = like->flags;
+    said.flags = (like->flags & ~(uint32_t)TERN__PLACED) | (desc->flags & TERN__PLACED);
     if (desc->flags & TERN__SHADOW) {
         said.number = like->number;
         said.detail = like->detail;
     }
-    return !memcmp(&said, like, sizeof(said));
+    return tern__desc_is_equal(&said, like);
 }
 
 /* Says why two works do not match. Works with the same text may use different memory. */
@@ -223,9 +227,7 @@ static const char *explain_difference(const tern__desc *one, const tern__desc *o
     if (*why) return why;
     if (are_lists && one->detail != other->detail)
         return "; their lists of buffers differ in length or counts";
-    if (same)
-        return "; the same, but in different memory: all ranks must use a block of tern_group_mem_alloc "
-               "at the same offset, or none";
+    if (same) return "; the same, but in different memory: at another offset of a window, or on a device";
     return "";
 }
 

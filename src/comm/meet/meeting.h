@@ -18,20 +18,31 @@
 #include "comm/meet/wait.h"
 #include "comm/meet/work.h"
 
-enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8 };
+enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8, TERN__PLACED = 16 };
 
-/* What a rank says about its work. Descriptors are compared byte by byte, so every byte is written. */
+/* What a rank says about its work. Descriptors are compared byte by byte, so every byte is written. The last
+ * two fields are where the extents are. They are not compared of a work that is placed: there each rank says
+ * where its own extent is. */
 typedef struct tern__desc {
-    _Alignas(TERN__LINE) uint16_t kind;
+    _Alignas(TERN__LINE) uint64_t number;
+    uint64_t count; /* elements in the extents */
+    uint64_t total; /* elements of the whole call, of which this may be a piece */
+    uint16_t kind;
     uint16_t label; /* the id of its kind; 0: none */
-    uint32_t dtype, op, root, user, part, detail, flags;
-    uint64_t number;
-    uint64_t count;  /* elements in the extents */
-    uint64_t total;  /* elements of the whole call, of which this may be a piece */
-    uint64_t digest; /* of the extents */
+    uint16_t dtype, op;
+    uint32_t root, user, part, detail, flags;
+    uint32_t window;
+    uint64_t place; /* the offset, or that of the table; if it is not placed, a digest of all extents */
 } tern__desc;
 
 _Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");
+
+/* True if two ranks' works are the same in every byte, apart from where they are if they are placed. */
+static inline bool tern__desc_is_equal(const tern__desc *one, const tern__desc *other)
+{
+    if (__builtin_memcmp(one, other, offsetof(tern__desc, window))) return false;
+    return (one->flags & TERN__PLACED) || (one->window == other->window && one->place == other->place);
+}
 
 /* A rank's weight and share in a mean. */
 typedef struct tern__mean_part {

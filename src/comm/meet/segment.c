@@ -4,7 +4,9 @@
  *
  * Mapping populates the page tables: page faults would cost a first reduction more than the reduction itself.
  * A page behind the data, which is not mapped, holds a note: the size, and where the creator has mapped the
- * memory. */
+ * memory.
+ *
+ * A sparse segment is address space: it has no pages until its creator fills a part of it. */
 #include "comm/meet/meeting.h"
 
 #include "base/pages.h"
@@ -18,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,25 +57,31 @@ static int write_all(int fd, const void *data, size_t bytes, size_t offset)
     return 0;
 }
 
-/* Returns the bytes of memory and swap that the machine can still provide. Shared memory belongs to no
- * process: if it ran out, the kernel would kill other processes first. So tern never asks for more than
- * this. */
-static size_t bytes_available(void)
+/* Returns the sum of two lines of /proc/meminfo; SIZE_MAX: it cannot be read. */
+static size_t meminfo_sum(const char *one, const char *other)
 {
-    char line[128];
+    char line[128], name[32];
     unsigned long long kib, all = 0;
     FILE *file = fopen("/proc/meminfo", "re");
     if (!file) return SIZE_MAX;
     while (fgets(line, sizeof(line), file))
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1 || sscanf(line, "SwapFree: %llu", &kib) == 1)
+        if (sscanf(line, "%31[^:]: %llu", name, &kib) == 2 && (!strcmp(name, one) || !strcmp(name, other)))
             all += kib;
     fclose(file);
     return (size_t)all << 10;
 }
 
+/* Returns the bytes of memory and swap that the machine can still provide. Shared memory belongs to no
+ * process: if it ran out, the kernel would kill other processes first. So tern never asks for more than
+ * this. */
+static size_t bytes_available(void)
+{
+    return meminfo_sum("MemAvailable", "SwapFree");
+}
+
 /* In older kernels a signal makes fallocate free all pages again. With a timer or a profiler that ticks
  * faster than it allocates, it would never end. */
-static int fill_pages(int fd, size_t bytes)
+static int fill_pages(int fd, size_t offset, size_t bytes)
 {
     const size_t large = (size_t)64 << 20; /* smaller segments are not checked */
     sigset_t before;
@@ -82,7 +91,7 @@ static int fill_pages(int fd, size_t bytes)
         return -1;
     }
     tern__signals_block(&before);
-    do status = fallocate(fd, 0, 0, (off_t)bytes);
+    do status = fallocate(fd, 0, (off_t)offset, (off_t)bytes);
     while (status && errno == EINTR); /* stopped and continued */
     tern__signals_restore(&before);
     return status;
@@ -96,15 +105,24 @@ static int fail_segment(int fd, const char *what, size_t bytes, tern_error *err)
     return code;
 }
 
-int tern__segment_create(void **base, size_t bytes, int *out, tern_error *err)
+/* Maps a segment: with all of its pages, or a sparse one as address space that no core dump contains. */
+static void *map_segment(void *base, size_t mapped, int fd, bool is_sparse)
+{
+    int flags = MAP_SHARED | (is_sparse ? MAP_NORESERVE : MAP_POPULATE) | (base ? MAP_FIXED : 0);
+    void *at = mmap(base, mapped, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (at != MAP_FAILED && is_sparse) madvise(at, mapped, MADV_DONTDUMP);
+    return at;
+}
+
+static int create_segment(void **base, size_t bytes, bool is_sparse, int *out, tern_error *err)
 {
     size_t mapped = tern__segment_mapped(bytes);
     int fd = memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return fail_segment(fd, "create", bytes, err);
-    if (fill_pages(fd, file_bytes(bytes))) return fail_segment(fd, "reserve", bytes, err);
+    if (is_sparse ? ftruncate(fd, (off_t)file_bytes(bytes)) : fill_pages(fd, 0, file_bytes(bytes)))
+        return fail_segment(fd, "reserve", bytes, err);
     if (*base && write_all(fd, *base, bytes, 0)) return fail_segment(fd, "fill", bytes, err);
-    void *at = mmap(*base, mapped, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_POPULATE | (*base ? MAP_FIXED : 0), fd, 0);
+    void *at = map_segment(*base, mapped, fd, is_sparse);
     if (at == MAP_FAILED) return fail_segment(fd, "map", bytes, err);
     note of = {.bytes = bytes, .base = (uint64_t)(uintptr_t)at};
     bool sealed = !write_all(fd, &of, sizeof(of), mapped) &&
@@ -120,6 +138,55 @@ int tern__segment_create(void **base, size_t bytes, int *out, tern_error *err)
     *base = at;
     *out = fd;
     return TERN_OK;
+}
+
+int tern__segment_create(void **base, size_t bytes, int *fd, tern_error *err)
+{
+    return create_segment(base, bytes, false, fd, err);
+}
+
+/* ---- sparse segments ---- */
+
+/* All mappings of a process together take as much address space as the machine has memory, or half of what
+ * the process may map. A file may be no larger than the limit of files. */
+size_t tern__segment_sparse_bytes(int ranks)
+{
+    size_t most = meminfo_sum("MemTotal", "MemTotal"), page = tern__page_bytes();
+    struct rlimit limit;
+    if (most == SIZE_MAX) most = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    most /= (size_t)ranks;
+    if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY)
+        most = TERN__MIN(most, limit.rlim_cur / 2 / (size_t)ranks);
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY)
+        most = TERN__MIN(most, limit.rlim_cur - TERN__MIN(limit.rlim_cur, 2 * page));
+    return TERN__MAX(most / page, (size_t)1) * page;
+}
+
+int tern__segment_create_sparse(void **base, size_t bytes, int *fd, tern_error *err)
+{
+    *base = NULL;
+    return create_segment(base, bytes, true, fd, err);
+}
+
+/* The page tables are filled as well, where the kernel can do so (Linux 5.14). */
+int tern__segment_fill(int fd, char *base, size_t offset, size_t bytes, tern_error *err)
+{
+#ifdef MADV_POPULATE_WRITE
+    const int populate = MADV_POPULATE_WRITE;
+#else
+    const int populate = 23;
+#endif
+    if (fill_pages(fd, offset, bytes)) {
+        int code = errno == ENOMEM || errno == ENOSPC ? TERN_E_MEMORY : TERN_E_SYSTEM;
+        return tern__error_errno(err, func, code, "cannot reserve %zu bytes of shared memory", bytes);
+    }
+    madvise(base + offset, bytes, populate);
+    return TERN_OK;
+}
+
+void tern__segment_drain(int fd, size_t offset, size_t bytes)
+{
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
 int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
@@ -167,8 +234,8 @@ static int read_note(const tern__shm_group *of, int peer, int fd, size_t bytes, 
     return tern__error_set(err, func, TERN_E_MISMATCH, "rank %d runs another version of tern", peer);
 }
 
-int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t bytes, char **base,
-                         bool *borrowed, tern_error *err)
+int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t bytes, bool is_sparse,
+                         char **base, bool *borrowed, tern_error *err)
 {
     note found;
     int status = read_note(of, peer, fd, bytes, &found, err);
@@ -178,8 +245,7 @@ int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t byt
         *base = (char *)(uintptr_t)found.base;
         return TERN_OK;
     }
-    void *at =
-        mmap(NULL, tern__segment_mapped(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    void *at = map_segment(NULL, tern__segment_mapped(bytes), fd, is_sparse);
     if (at == MAP_FAILED)
         return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes of rank %d's window", bytes,
                                  peer);
@@ -389,7 +455,7 @@ static int attach_shared(tern__shm_group *of, uint32_t serial, size_t bytes, voi
     char *at;
     int status = tern__segment_recv(of, 0, serial, &fd, err);
     if (status) return status;
-    status = tern__segment_attach(of, 0, fd, bytes, &at, &borrowed, err);
+    status = tern__segment_attach(of, 0, fd, bytes, false, &at, &borrowed, err);
     tern__close(&fd);
     if (status) return status;
     *base = at;

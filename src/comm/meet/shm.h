@@ -143,10 +143,19 @@ void tern__shm_listened(const tern__shm *shm);
 /* Creates sealed shared memory of `bytes` and maps it: over *base, keeping the contents, if *base is not
  * NULL; otherwise anywhere, and sets *base. */
 int tern__segment_create(void **base, size_t bytes, int *fd, tern_error *err);
+/* Creates and maps a sparse segment: address space, whose pages the creator takes and gives back. */
+int tern__segment_create_sparse(void **base, size_t bytes, int *fd, tern_error *err);
+/* Returns a size for sparse segments of which every one of `ranks` ranks maps that of each. */
+size_t tern__segment_sparse_bytes(int ranks);
+/* Gives a part of the caller's sparse segment zeroed pages, so that no access to it can fail. Whole pages.
+ * E_MEMORY: the machine has none. */
+int tern__segment_fill(int fd, char *base, size_t offset, size_t bytes, tern_error *err);
+/* Gives the pages of a part back to the system. */
+void tern__segment_drain(int fd, size_t offset, size_t bytes);
 /* Maps what `peer` created; E_MISMATCH if it is not of `bytes`. A rank in the creator's process uses the
  * creator's mapping (*borrowed), because a race detector cannot follow accesses through two mappings. */
-int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t bytes, char **base,
-                         bool *borrowed, tern_error *err);
+int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t bytes, bool is_sparse,
+                         char **base, bool *borrowed, tern_error *err);
 /* Replaces a mapping by private pages with the same contents. */
 int tern__segment_privatize(void *base, size_t bytes, tern_error *err);
 size_t tern__segment_mapped(size_t bytes);

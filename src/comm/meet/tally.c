@@ -4,8 +4,6 @@
 #include "comm/meet/failure.h"
 #include "comm/meet/meeting.h"
 
-#include <string.h>
-
 /* ---- the slowest rank ---- */
 
 /* Returns min(words). While the slowest rank's word is unchanged, the other words need not be read. */
@@ -79,13 +77,13 @@ static int tally_compare(const tern__meeting *m, uint64_t seq, tern_error *err)
     return TERN_OK;
 }
 
-/* True if all descriptors are equal and have no flags. */
+/* True if all descriptors are equal and have no flags, except that the work may be placed. */
 static bool tally_agree(const tern__meeting *m, uint64_t seq)
 {
     const tern__desc *desc = tern__meeting_desc(m, seq);
     for (int rank = 1; rank < m->of->world; rank++)
-        if (memcmp(&desc[rank], &desc[0], sizeof(*desc))) return false;
-    return desc->flags == 0;
+        if (!tern__desc_is_equal(&desc[rank], desc)) return false;
+    return !(desc->flags & ~(uint32_t)TERN__PLACED);
 }
 
 /* ---- counting ---- */

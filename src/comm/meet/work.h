@@ -107,7 +107,7 @@ typedef struct tern__terms {
 } tern__terms;
 
 /* What a rank posts to take part in a work. Ranks must post the same: the back end compares all of it,
- * extents included, except `out`, the moves and the terms.
+ * extents included, except `out`, the moves and the terms, and where the extent of a placed work is.
  *
  * Memory: the back end may touch the extents from the moment when all ranks have posted until the work is
  * done, and `out` and the moves' destinations until the work is done. It writes
@@ -134,7 +134,8 @@ typedef struct tern__post {
     uint64_t total; /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
-    bool own_places; /* extents may be at different offsets on each rank: only counts are compared */
+    uint32_t table_window;
+    uint64_t table_offset;
     void *out; /* memory of this rank for the results, possibly its part of the extents; the back end then
                 * writes nothing in the extents that a peer may read. NULL: the extents. Not in an
                 * all_reduce */
@@ -147,6 +148,10 @@ typedef struct tern__post {
     bool wait_all;   /* in a monitored barrier: an error names all missing ranks, not the first */
     bool is_vote;    /* of tern_group_new or tern_group_split: named so in errors */
     bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory */
+    bool is_placed;  /* the extents may be in another window and at another offset on each rank: only their
+                      * counts are compared. The descriptor says where the only one is */
+    bool has_table; /* of a placed list: the back end writes all extents to the table, which is memory of this
+                      * rank that the peers reach, and the descriptor says where the table is */
 } tern__post;
 
 /* Returns the first of `count` elements that belongs to a rank's part, in a work whose parts the ranks keep

@@ -16,6 +16,8 @@
 #include <tern/device.h>
 #include <tern/p2p.h>
 
+#include <string.h>
+
 /* ---- messages between two ranks ---- */
 
 /* The form of a message: the caller's data, or a string of bytes that is preceded by its length. */
@@ -83,6 +85,14 @@ struct tern__comm_backend {
     /* Unmaps the peers' memory; a caller's `base` keeps its contents. Not collective: the caller makes sure
      * that no work still uses the window. */
     void (*window_close)(void *state, uint32_t window);
+    /* Opens an arena: a window of *bytes of address space, as much as the machine has memory to fill. A rank
+     * gives parts of its own memory pages and takes them back, at any time, and without its peers. Works in
+     * it are placed: every rank says where its extent is. Collective. */
+    int (*arena_open)(void *state, size_t *bytes, uint32_t *window, tern_error *err);
+    /* Gives a part zeroed pages. Whole pages. E_MEMORY: the machine has none. */
+    int (*arena_fill)(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err);
+    /* Returns the pages of a part to the system. No work uses them any more. */
+    void (*arena_drain)(void *state, uint32_t window, size_t offset, size_t bytes);
 
     /* Opens a channel. Collective. */
     void *(*channel_open)(void *state, const tern__channel_opts *opts, tern_error *err);
@@ -121,6 +131,12 @@ static inline int tern__window_of(const tern_group *group, const tern_device *de
 static inline char *tern__window_own(const tern_group *group, uint32_t window)
 {
     return group->backend->window_at(group->state, window, group->boot.rank);
+}
+
+/* Writes a post's table to this rank's memory in the table's window. */
+static inline void tern__table_write(const tern__post *post, char *base)
+{
+    memcpy(base + post->table_offset, post->extents, (size_t)post->extent_count * sizeof(*post->extents));
 }
 
 extern const tern__comm_backend tern__comm_native;

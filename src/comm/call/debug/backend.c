@@ -1,6 +1,8 @@
 /* backend.c - the debug back end's functions: each logs its call and passes it to the back end behind. */
 #include "comm/call/debug/debug.h"
 
+#include "comm/sys.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,13 +24,17 @@ typedef struct channel {
 
 /* ---- state ---- */
 
+static void close_mirror(tern__debug_mirror *mirror)
+{
+    if (mirror->is_own) munmap(mirror->base, mirror->bytes);
+    if (mirror->is_arena) tern__close(&mirror->fd);
+    *mirror = (tern__debug_mirror){0};
+}
+
 static void debug_close(void *state)
 {
     tern__debug *debug = state;
-    for (uint32_t i = 0; i < debug->mirror_room; i++) {
-        tern__debug_mirror *mirror = &debug->mirrors[i];
-        if (mirror->is_own) munmap(mirror->base, mirror->bytes);
-    }
+    for (uint32_t i = 0; i < debug->mirror_room; i++) close_mirror(&debug->mirrors[i]);
     if (debug->state) debug->behind->close(debug->state);
     tern__debug_say(debug, "closed");
     tern__debug_messages_free(debug);
@@ -56,15 +62,11 @@ static void *debug_open(tern_group *group, tern_error *err)
 
 /* ---- windows ---- */
 
-static int add_mirror(tern__debug *debug, uint32_t number, void *base, size_t bytes, tern_error *err)
+static int add_mirror(tern__debug *debug, uint32_t number, tern__debug_mirror mirror, tern_error *err)
 {
     int status = tern__array_reserve(&debug->mirrors, &debug->mirror_room, number + 1,
                                      sizeof(*debug->mirrors), "tern_group_mem_alloc", err);
     if (status) return status;
-    tern__debug_mirror mirror = {.base = base, .bytes = bytes, .is_own = !base};
-    if (!base) mirror.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mirror.base == MAP_FAILED)
-        return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
     mirror.twin = debug->behind->window_at(debug->state, number, debug->group->boot.rank);
     debug->mirrors[number] = mirror;
     return TERN_OK;
@@ -73,8 +75,13 @@ static int add_mirror(tern__debug *debug, uint32_t number, void *base, size_t by
 static int debug_window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err)
 {
     tern__debug *debug = state;
+    tern__debug_mirror mirror = {.base = base, .bytes = bytes, .is_own = !base};
+    if (!base) mirror.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mirror.base == MAP_FAILED)
+        return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
     int status = debug->behind->window_open(debug->state, NULL, bytes, window, err);
-    if (!status) status = add_mirror(debug, *window, base, bytes, err);
+    if (!status) status = add_mirror(debug, *window, mirror, err);
+    if (status) close_mirror(&mirror);
     if (!status) tern__debug_say(debug, "window %u open: %zu bytes", *window, bytes);
     return tern__debug_tell(debug, status, err);
 }
@@ -89,11 +96,43 @@ static char *debug_window_at(void *state, uint32_t window, int rank)
 static void debug_window_close(void *state, uint32_t window)
 {
     tern__debug *debug = state;
-    tern__debug_mirror *mirror = &debug->mirrors[window];
-    if (mirror->is_own) munmap(mirror->base, mirror->bytes);
-    *mirror = (tern__debug_mirror){0};
+    close_mirror(&debug->mirrors[window]);
     debug->behind->window_close(debug->state, window);
     tern__debug_say(debug, "window %u closed", window);
+}
+
+static int debug_arena_open(void *state, size_t *bytes, uint32_t *window, tern_error *err)
+{
+    tern__debug *debug = state;
+    void *base;
+    int status = debug->behind->arena_open(debug->state, bytes, window, err), fd;
+    if (!status) status = tern__segment_create_sparse(&base, *bytes, &fd, err);
+    if (status) return tern__debug_tell(debug, status, err);
+    tern__debug_mirror mirror = {.base = base, .bytes = *bytes, .is_own = true, .is_arena = true, .fd = fd};
+    status = add_mirror(debug, *window, mirror, err);
+    if (status) close_mirror(&mirror);
+    if (!status) tern__debug_say(debug, "window %u open: %zu bytes", *window, *bytes);
+    return tern__debug_tell(debug, status, err);
+}
+
+static int debug_arena_fill(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err)
+{
+    tern__debug *debug = state;
+    const tern__debug_mirror *mirror = &debug->mirrors[window];
+    int status = debug->behind->arena_fill(debug->state, window, offset, bytes, err);
+    if (status) return tern__debug_tell(debug, status, err);
+    status = tern__segment_fill(mirror->fd, mirror->base, offset, bytes, err);
+    if (status) debug->behind->arena_drain(debug->state, window, offset, bytes);
+    if (!status) tern__debug_say(debug, "window %u: %zu bytes at %zu allocated", window, bytes, offset);
+    return tern__debug_tell(debug, status, err);
+}
+
+static void debug_arena_drain(void *state, uint32_t window, size_t offset, size_t bytes)
+{
+    tern__debug *debug = state;
+    tern__segment_drain(debug->mirrors[window].fd, offset, bytes);
+    debug->behind->arena_drain(debug->state, window, offset, bytes);
+    tern__debug_say(debug, "window %u: %zu bytes at %zu freed", window, bytes, offset);
 }
 
 /* ---- works ---- */
@@ -343,6 +382,9 @@ const tern__comm_backend tern__comm_debug = {
     .window_open = debug_window_open,
     .window_at = debug_window_at,
     .window_close = debug_window_close,
+    .arena_open = debug_arena_open,
+    .arena_fill = debug_arena_fill,
+    .arena_drain = debug_arena_drain,
     .channel_open = debug_channel_open,
     .channel_close = debug_channel_close,
     .post = debug_post,

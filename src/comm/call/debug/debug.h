@@ -41,7 +41,9 @@ typedef struct tern__flight {
 typedef struct tern__debug_mirror {
     char *base, *twin; /* NULL once it is closed */
     size_t bytes;
-    bool is_own; /* this back end mapped `base` */
+    bool is_own;   /* this back end mapped `base` */
+    bool is_arena; /* base's pages are those of `fd` */
+    int fd;
 } tern__debug_mirror;
 
 typedef struct tern__debug {

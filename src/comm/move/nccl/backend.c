@@ -140,6 +140,24 @@ static void nccl_window_close(void *state, uint32_t number)
     *window = (tern__nccl_window){0};
 }
 
+static int nccl_arena_open(void *state, size_t *bytes, uint32_t *number, tern_error *err)
+{
+    const tern__nccl *nccl = state;
+    return nccl->behind->arena_open(nccl->state, bytes, number, err);
+}
+
+static int nccl_arena_fill(void *state, uint32_t number, size_t offset, size_t bytes, tern_error *err)
+{
+    const tern__nccl *nccl = state;
+    return nccl->behind->arena_fill(nccl->state, number, offset, bytes, err);
+}
+
+static void nccl_arena_drain(void *state, uint32_t number, size_t offset, size_t bytes)
+{
+    const tern__nccl *nccl = state;
+    nccl->behind->arena_drain(nccl->state, number, offset, bytes);
+}
+
 /* ---- channels ---- */
 
 static tern__nccl_work *nccl_work_at(const tern__nccl_channel *c, uint64_t seq)
@@ -319,6 +337,9 @@ const tern__comm_backend tern__comm_nccl = {
     .window_open = nccl_window_open,
     .window_at = nccl_window_at,
     .window_close = nccl_window_close,
+    .arena_open = nccl_arena_open,
+    .arena_fill = nccl_arena_fill,
+    .arena_drain = nccl_arena_drain,
     .channel_open = nccl_channel_open,
     .channel_close = nccl_channel_close,
     .post = nccl_post,

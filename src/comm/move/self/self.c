@@ -1,8 +1,10 @@
 /* self.c - the back end of a group of one. Every work is done when it is posted, because the only rank's data
  * are already the result, unless they are weighted. Data in a device's memory stay there: the work is queued
  * on the device's stream. */
+#include "comm/meet/shm.h"
 #include "comm/move/backend.h"
 #include "comm/move/reduce.h"
+#include "comm/sys.h"
 #include "device/device.h"
 
 #include <string.h>
@@ -12,6 +14,7 @@ typedef struct window {
     void *base;
     size_t bytes;
     bool is_own;
+    int arena_fd; /* -1: not an arena */
 } window;
 
 typedef struct self {
@@ -43,7 +46,8 @@ static void self_window_close(void *state, uint32_t number)
 {
     window *w = &((self *)state)->windows[number];
     if (w->is_own) munmap(w->base, w->bytes);
-    *w = (window){0};
+    tern__close(&w->arena_fd);
+    *w = (window){.arena_fd = -1};
 }
 
 static void self_close(void *state)
@@ -64,24 +68,55 @@ static window *find_device_window(const self *of, const void *base, size_t bytes
     return NULL;
 }
 
+static int self_window_add(self *of, window w, uint32_t *number, tern_error *err)
+{
+    int status = tern__array_reserve(&of->windows, &of->room, of->count + 1, sizeof(*of->windows),
+                                     "tern_group_mem_alloc", err);
+    if (status) return status;
+    *number = of->count++;
+    of->windows[*number] = w;
+    return TERN_OK;
+}
+
 static int self_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
 {
     self *of = state;
-    window w = {.base = base, .bytes = bytes, .is_own = !base};
+    window w = {.base = base, .bytes = bytes, .is_own = !base, .arena_fd = -1};
     const window *same = find_device_window(of, base, bytes);
     if (same) {
         *number = (uint32_t)(same - of->windows);
         return TERN_OK;
     }
-    int status = tern__array_reserve(&of->windows, &of->room, of->count + 1, sizeof(*of->windows),
-                                     "tern_group_mem_alloc", err);
-    if (status) return status;
     if (!base) w.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (w.base == MAP_FAILED)
         return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
-    *number = of->count++;
-    of->windows[*number] = w;
-    return TERN_OK;
+    int status = self_window_add(of, w, number, err);
+    if (status && w.is_own) munmap(w.base, bytes);
+    return status;
+}
+
+static int self_arena_open(void *state, size_t *bytes, uint32_t *number, tern_error *err)
+{
+    window w = {.is_own = true, .bytes = tern__segment_sparse_bytes(1)};
+    int status = tern__segment_create_sparse(&w.base, w.bytes, &w.arena_fd, err);
+    if (status) return status;
+    *bytes = w.bytes;
+    status = self_window_add(state, w, number, err);
+    if (!status) return TERN_OK;
+    munmap(w.base, w.bytes);
+    tern__close(&w.arena_fd);
+    return status;
+}
+
+static int self_arena_fill(void *state, uint32_t number, size_t offset, size_t bytes, tern_error *err)
+{
+    const window *w = &((self *)state)->windows[number];
+    return tern__segment_fill(w->arena_fd, w->base, offset, bytes, err);
+}
+
+static void self_arena_drain(void *state, uint32_t number, size_t offset, size_t bytes)
+{
+    tern__segment_drain(((self *)state)->windows[number].arena_fd, offset, bytes);
 }
 
 static char *self_window_at(void *state, uint32_t number, int rank)
@@ -188,6 +223,9 @@ const tern__comm_backend tern__comm_self = {
     .window_open = self_window_open,
     .window_at = self_window_at,
     .window_close = self_window_close,
+    .arena_open = self_arena_open,
+    .arena_fill = self_arena_fill,
+    .arena_drain = self_arena_drain,
     .channel_open = self_channel_open,
     .channel_close = self_channel_close,
     .post = self_post,

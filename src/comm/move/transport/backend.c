@@ -144,6 +144,31 @@ static int hosts_window_open(void *state, void *base, size_t bytes, uint32_t *wi
     return status ? status : here->backend->window_open(here->state, base, bytes, window, err);
 }
 
+/* Hosts have different amounts of memory, so sizes are not compared: the vote only makes it collective. */
+static int hosts_arena_open(void *state, size_t *bytes, uint32_t *window, tern_error *err)
+{
+    tern__hosts *hosts = state;
+    const tern_group *here = &hosts->here;
+    uint64_t *votes =
+        tern__alloc((size_t)hosts->group->boot.world * sizeof(*votes), "tern_group_mem_alloc", err);
+    if (!votes) return TERN_E_MEMORY;
+    int status = tern__hosts_vote(hosts, "the opening of a window", 0, votes, err);
+    tern__free(votes);
+    return status ? status : here->backend->arena_open(here->state, bytes, window, err);
+}
+
+static int hosts_arena_fill(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    return here->backend->arena_fill(here->state, window, offset, bytes, err);
+}
+
+static void hosts_arena_drain(void *state, uint32_t window, size_t offset, size_t bytes)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    here->backend->arena_drain(here->state, window, offset, bytes);
+}
+
 static char *hosts_window_at(void *state, uint32_t window, int rank)
 {
     const tern__hosts *hosts = state;
@@ -168,6 +193,9 @@ const tern__comm_backend tern__comm_hosts = {
     .window_open = hosts_window_open,
     .window_at = hosts_window_at,
     .window_close = hosts_window_close,
+    .arena_open = hosts_arena_open,
+    .arena_fill = hosts_arena_fill,
+    .arena_drain = hosts_arena_drain,
     .channel_open = tern__hosts_channel_open,
     .channel_close = tern__hosts_channel_close,
     .post = tern__hosts_channel_post,

@@ -310,8 +310,12 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     tern__hosts_work *work = channel_work_at(channel, channel->posted + 1);
     next.tally = (tern__tally){.shadow = tern__hosts_work_shadows(channel, work)};
     *work = next;
+    if (post->has_table)
+        tern__table_write(
+            post, hosts->here.backend->window_at(hosts->here.state, post->table_window, hosts->map.place));
     status = meet_locally(channel->arrive, work, &work->arrive, err);
     if (status) return status;
+    work->said = tern__meeting_desc(channel->arrive, work->arrive);
     *seq = ++channel->posted;
     tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
     return TERN_OK;

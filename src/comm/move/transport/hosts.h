@@ -151,6 +151,7 @@ void tern__mail_free(struct tern__hosts_mailbox *mailbox);
 typedef struct tern__hosts_work {
     tern__post post;
     tern__desc desc;
+    const tern__desc *said;       /* [this host's ranks] theirs, from `arrive` until it is done  */
     uint64_t count;               /* elements in all extents                                     */
     uint64_t arrive, leave, part; /* its numbers in this host's meetings                */
     bool moves, moved;            /* moves: its messages are in flight; moved: they are complete */

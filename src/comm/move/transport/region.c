@@ -74,20 +74,22 @@ uint64_t tern__region_count(const tern__hosts *hosts, const tern__hosts_work *wo
 
 /* ---- memory ---- */
 
-/* Contiguous elements of a window. */
+/* `count` contiguous elements from byte `from` of an extent on. */
 typedef struct run {
-    tern__extent at;
+    const tern__extent *extent;
+    uint64_t from, count;
     int owner;
 } run;
 
 /* Returns up to `most` contiguous elements from element `element` of the work on. */
-static tern__extent region_find(const tern__hosts_work *work, uint64_t element, uint64_t most)
+static run region_find(const tern__hosts_work *work, uint64_t element, uint64_t most, int owner)
 {
     const tern__extent *e = work->post.extents;
     for (; element >= e->count; e++) element -= e->count;
-    return (tern__extent){.window = e->window,
-                          .offset = e->offset + element * tern_dtype_bytes(work->post.dtype),
-                          .count = TERN__MIN(most, e->count - element)};
+    return (run){.extent = e,
+                 .from = element * tern_dtype_bytes(work->post.dtype),
+                 .count = TERN__MIN(most, e->count - element),
+                 .owner = owner};
 }
 
 /* Returns up to `most` contiguous elements from element `at` of this rank's share of a region on. */
@@ -101,7 +103,7 @@ static run next_run(const tern__hosts *hosts, const tern__hosts_work *work, int 
         p = region_share(hosts, work, host, ++index);
     }
     uint64_t element = p.begin + at;
-    return (run){region_find(work, element, TERN__MIN(most, p.end - element)), p.owner};
+    return region_find(work, element, TERN__MIN(most, p.end - element), p.owner);
 }
 
 static int owner_place(const tern__hosts *hosts, int owner)
@@ -111,12 +113,22 @@ static int owner_place(const tern__hosts *hosts, int owner)
     return place;
 }
 
-static char *region_memory(const tern__hosts *hosts, const run *r, int place)
+/* The extents of a placed work are elsewhere in the memory of each rank of the host, which have met in it. No
+ * rank of the host reuses their descriptors before all have crossed. */
+static char *region_memory(const tern__hosts *hosts, const tern__hosts_work *work, const run *r, int place)
 {
     const tern_group *here = &hosts->here;
-    if (r->at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)r->at.offset;
+    const tern__post *post = &work->post;
+    tern__extent at = *r->extent;
     if (place == TERN__OWNER) place = owner_place(hosts, r->owner);
-    return here->backend->window_at(here->state, r->at.window, place) + r->at.offset;
+    if (at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)at.offset + r->from;
+    if (post->is_placed && place != hosts->map.place) {
+        at.window = work->said[place].window;
+        at.offset = work->said[place].place;
+        const char *table = here->backend->window_at(here->state, at.window, place) + at.offset;
+        if (post->has_table) at = ((const tern__extent *)table)[r->extent - post->extents];
+    }
+    return here->backend->window_at(here->state, at.window, place) + at.offset + r->from;
 }
 
 void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
@@ -125,8 +137,8 @@ void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, i
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (uint64_t done = 0; done < count;) {
         run r = next_run(hosts, work, host, first + done, count - done);
-        memcpy(buffer + done * size, region_memory(hosts, &r, place), r.at.count * size);
-        done += r.at.count;
+        memcpy(buffer + done * size, region_memory(hosts, work, &r, place), r.count * size);
+        done += r.count;
     }
 }
 
@@ -136,8 +148,8 @@ void tern__region_write(const tern__hosts *hosts, const tern__hosts_work *work, 
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (uint64_t done = 0; done < count;) {
         run r = next_run(hosts, work, host, first + done, count - done);
-        memcpy(region_memory(hosts, &r, place), buffer + done * size, r.at.count * size);
-        done += r.at.count;
+        memcpy(region_memory(hosts, work, &r, place), buffer + done * size, r.count * size);
+        done += r.count;
     }
 }
 
@@ -146,5 +158,5 @@ char *tern__region_at(const tern__hosts *hosts, const tern__hosts_work *work, in
 {
     if (!count) return NULL;
     run r = next_run(hosts, work, host, first, count);
-    return r.at.count == count ? region_memory(hosts, &r, place) : NULL;
+    return r.count == count ? region_memory(hosts, work, &r, place) : NULL;
 }

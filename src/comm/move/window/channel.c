@@ -116,9 +116,12 @@ static int check_post(const tern__channel *channel, const tern__post *post, tern
 static int channel_post(void *self, const tern__post *post, uint64_t *seq, tern_error *err)
 {
     const tern__channel *channel = self;
+    int rank = channel->windows->ranks.rank;
     int status = tern__post_check(post, err);
     if (!status) status = check_post(channel, post, err);
-    return status ? status : tern__meeting_post(channel->meeting, post, seq, err);
+    if (status) return status;
+    if (post->has_table) tern__table_write(post, tern__window_at(channel->windows, post->table_window, rank));
+    return tern__meeting_post(channel->meeting, post, seq, err);
 }
 
 static int channel_test(void *self, uint64_t seq, tern_error *err)
@@ -203,6 +206,9 @@ const tern__comm_backend tern__comm_native = {
     .window_open = tern__window_open,
     .window_at = tern__window_at,
     .window_close = tern__window_close,
+    .arena_open = tern__window_arena_open,
+    .arena_fill = tern__window_arena_fill,
+    .arena_drain = tern__window_arena_drain,
     .channel_open = channel_open,
     .channel_close = channel_close,
     .post = channel_post,

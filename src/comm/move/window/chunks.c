@@ -160,30 +160,41 @@ static void run_own(const tern__channel *channel, const tern__met *work, uint64_
     }
 }
 
+/* Returns where byte `from` of an extent is in the memory of `rank`. */
+static char *extent_at(const tern__channel *channel, const tern__met *work, const tern__extent *e, int rank,
+                       uint64_t from)
+{
+    const tern__window_state *windows = channel->windows;
+    const tern__desc *said = &channel->said[rank];
+    if (!work->post.is_placed) return windows->list[e->window]->bases[rank] + e->offset + from;
+    char *at = windows->list[said->window]->bases[rank] + said->place;
+    if (!work->post.has_table) return at + from;
+    const tern__extent *theirs = (const tern__extent *)at + (e - work->post.extents);
+    return windows->list[theirs->window]->bases[rank] + theirs->offset + from;
+}
+
 static void run_moves(const tern__channel *channel, const tern__met *work)
 {
     const tern__window_state *windows = channel->windows;
-    const tern__extent *e = work->post.extents;
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (int i = 1; i < windows->ranks.world; i++) {
         int rank = (windows->ranks.rank + i) % windows->ranks.world;
         const tern__move *take = &work->post.takes[rank];
         if (take->count)
-            memcpy(take->to, windows->list[e->window]->bases[rank] + e->offset + take->from * size,
+            memcpy(take->to, extent_at(channel, work, work->post.extents, rank, take->from * size),
                    take->count * size);
     }
 }
 
 /* ---- extents ---- */
 
-/* Computes `count` contiguous elements, starting with the work's element `first`, at byte `offset` of the
- * window. */
-static void run_piece(tern__channel *channel, const tern__met *work, uint32_t window, uint64_t offset,
+/* Computes `count` contiguous elements, starting with the work's element `first`, at byte `from` of the
+ * extent. */
+static void run_piece(tern__channel *channel, const tern__met *work, const tern__extent *e, uint64_t from,
                       uint64_t first, uint64_t count)
 {
-    const tern__window_state *windows = channel->windows;
-    for (int rank = 0; rank < windows->ranks.world; rank++)
-        channel->at[rank] = windows->list[window]->bases[rank] + offset;
+    for (int rank = 0; rank < channel->windows->ranks.world; rank++)
+        channel->at[rank] = extent_at(channel, work, e, rank, from);
     if (cut_is_own(&work->post))
         run_own(channel, work, first, count);
     else
@@ -197,8 +208,7 @@ static void run_range(tern__channel *channel, const tern__met *work, uint64_t lo
     for (int i = 0; i < work->post.extent_count && start < high; i++) {
         const tern__extent *e = &work->post.extents[i];
         uint64_t from = TERN__MAX(low, start), to = TERN__MIN(high, start + e->count);
-        if (from < to)
-            run_piece(channel, work, e->window, e->offset + (from - start) * size, from, to - from);
+        if (from < to) run_piece(channel, work, e, (from - start) * size, from, to - from);
         start += e->count;
     }
 }
@@ -226,6 +236,7 @@ void tern__chunk_run(tern__channel *channel, uint64_t seq, int owner, uint64_t c
 {
     const tern__met *work = tern__meeting_work(channel->meeting, seq);
     const tern__cut *cut = tern__channel_cut(channel, seq);
+    channel->said = tern__meeting_desc(channel->meeting, seq);
     if (cut_is_own(&work->post)) {
         run_for_self(channel, work);
         return;

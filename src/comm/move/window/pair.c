@@ -44,7 +44,7 @@ int tern__pair_attach(tern__mailbox *mailbox, int rank, tern_error *err)
     if (tern__group_lacks_fd(ranks->group, rank, TERN__SERIAL_OTHER, 0)) return TERN_PENDING;
     int status = tern__group_recv_fd(ranks->group, rank, TERN__SERIAL_OTHER, 0, &fd, err);
     if (status) return status;
-    status = tern__segment_attach(ranks, rank, fd, sizeof(tern__pair), &base, &borrowed, err);
+    status = tern__segment_attach(ranks, rank, fd, sizeof(tern__pair), false, &base, &borrowed, err);
     tern__close(&fd);
     if (!status) mailbox->in[rank].pair = (tern__pair *)base;
     return status;

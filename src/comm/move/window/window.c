@@ -18,6 +18,7 @@ static tern__window *window_new(const tern__window_state *windows, size_t bytes,
     window->bytes = bytes;
     window->mapped = tern__segment_mapped(bytes);
     window->is_caller = is_caller;
+    window->arena_fd = -1;
     window->bases = tern__alloc((size_t)windows->ranks.world * sizeof(*window->bases), func, err);
     window->borrowed = tern__alloc((size_t)windows->ranks.world * sizeof(*window->borrowed), func, err);
     if (window->bases && window->borrowed) return window;
@@ -37,6 +38,7 @@ static void window_release(const tern__window_state *windows, tern__window *wind
             tern__log(TERN_LOG_WARN, "a closed window of %zu bytes stays shared: out of memory",
                       window->bytes);
     }
+    tern__close(&window->arena_fd);
     tern__free(window->bases);
     tern__free(window->borrowed);
     tern__free(window);
@@ -60,8 +62,8 @@ static int attach_all(tern__window_state *windows, uint32_t serial, tern__window
         if (peer == windows->ranks.rank) continue;
         status = tern__segment_recv(&windows->ranks, peer, serial, &fd, err);
         if (status) return status;
-        status = tern__segment_attach(&windows->ranks, peer, fd, window->bytes, &window->bases[peer],
-                                      &window->borrowed[peer], err);
+        status = tern__segment_attach(&windows->ranks, peer, fd, window->bytes, window->arena_fd >= 0,
+                                      &window->bases[peer], &window->borrowed[peer], err);
         tern__close(&fd);
     }
     return status;
@@ -79,12 +81,20 @@ static int share_pages(tern__window_state *windows, void *base, tern__window *wi
     return status ? status : attach_all(windows, serial, window, err);
 }
 
-int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
+static int share_arena(tern__window_state *windows, tern__window *window, tern_error *err)
 {
-    tern__window_state *windows = state;
-    if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
-        return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
-                               bytes, base ? "whole pages" : "at least 1");
+    void *base;
+    uint32_t serial = tern__segment_serial(&windows->ranks);
+    int status = tern__segment_create_sparse(&base, window->bytes, &window->arena_fd, err);
+    if (status) return status;
+    window->bases[windows->ranks.rank] = base;
+    status = send_to_all(windows, serial, window->arena_fd, err);
+    return status ? status : attach_all(windows, serial, window, err);
+}
+
+static int open_window(tern__window_state *windows, void *base, size_t bytes, bool is_arena, uint32_t *number,
+                       tern_error *err)
+{
     int status = tern__failure_check(windows->ranks.group, err);
     if (!status)
         status = tern__array_reserve(&windows->list, &windows->room, windows->count + 1,
@@ -92,7 +102,7 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
     if (status) return status;
     tern__window *window = window_new(windows, bytes, base != NULL, err);
     if (!window) return TERN_E_MEMORY;
-    status = share_pages(windows, base, window, err);
+    status = is_arena ? share_arena(windows, window, err) : share_pages(windows, base, window, err);
     if (status) {
         window_release(windows, window);
         return status;
@@ -100,6 +110,14 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
     *number = windows->count++;
     windows->list[*number] = window;
     return TERN_OK;
+}
+
+int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
+{
+    if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
+        return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
+                               bytes, base ? "whole pages" : "at least 1");
+    return open_window(state, base, bytes, false, number, err);
 }
 
 char *tern__window_at(void *state, uint32_t window, int rank)
@@ -114,4 +132,25 @@ void tern__window_close(void *state, uint32_t window)
     if (!windows->list[window]) return;
     window_release(windows, windows->list[window]);
     windows->list[window] = NULL;
+}
+
+/* ---- arenas ---- */
+
+int tern__window_arena_open(void *state, size_t *bytes, uint32_t *number, tern_error *err)
+{
+    tern__window_state *windows = state;
+    *bytes = tern__segment_sparse_bytes(windows->ranks.world);
+    return open_window(windows, NULL, *bytes, true, number, err);
+}
+
+int tern__window_arena_fill(void *state, uint32_t number, size_t offset, size_t bytes, tern_error *err)
+{
+    const tern__window_state *windows = state;
+    const tern__window *window = windows->list[number];
+    return tern__segment_fill(window->arena_fd, window->bases[windows->ranks.rank], offset, bytes, err);
+}
+
+void tern__window_arena_drain(void *state, uint32_t number, size_t offset, size_t bytes)
+{
+    tern__segment_drain(((tern__window_state *)state)->list[number]->arena_fd, offset, bytes);
 }

@@ -13,6 +13,7 @@ typedef struct tern__window {
     size_t bytes;   /* as requested */
     size_t mapped;  /* bytes of each mapping */
     bool is_caller; /* bases[rank] is memory of the caller's */
+    int arena_fd;   /* of an arena: bases[rank]'s pages; -1: not one */
     bool *borrowed; /* [world] bases[r] is rank r's own mapping, in this process */
     char **bases;   /* [world] rank r's memory, mapped here */
 } tern__window;
@@ -37,9 +38,10 @@ typedef struct tern__cut {
 typedef struct tern__channel {
     tern__window_state *windows;
     tern__meeting *meeting;
-    tern__cut *cuts; /* [slots of the meeting] */
-    char **at;       /* [world] where the current piece starts in each rank's window */
-    char **to;       /* [world] where its result goes, this rank's first */
+    tern__cut *cuts;        /* [slots of the meeting] */
+    char **at;              /* [world] where the current piece starts in each rank's window */
+    char **to;              /* [world] where its result goes, this rank's first */
+    const tern__desc *said; /* [world] what the ranks say about the current work */
 } tern__channel;
 
 static inline tern__cut *tern__channel_cut(const tern__channel *channel, uint64_t seq)
@@ -52,6 +54,9 @@ static inline tern__cut *tern__channel_cut(const tern__channel *channel, uint64_
 int tern__window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
 char *tern__window_at(void *state, uint32_t window, int rank);
 void tern__window_close(void *state, uint32_t window);
+int tern__window_arena_open(void *state, size_t *bytes, uint32_t *window, tern_error *err);
+int tern__window_arena_fill(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err);
+void tern__window_arena_drain(void *state, uint32_t window, size_t offset, size_t bytes);
 
 /* ---- channel.c ---- */
 
