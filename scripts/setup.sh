@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs missing packages: `setup.sh` for building and the demo, `setup.sh extras` also for MPI, Fortran and train_unet3d's brains,
-# `setup.sh test` also for the tests, `setup.sh bench` also for the programs that bench/ compares with. --dry-run only prints what
-# would be installed. It knows the systems on which tern is tested, and refuses others before it downloads anything.
+# `setup.sh test` also for the tests, `setup.sh bench` also for the programs that bench/ compares with. `setup.sh torch` installs what
+# tern's back end for PyTorch needs and builds that into a virtual environment on Debian's PyTorch. --dry-run only prints what would be
+# installed. It knows the systems on which tern is tested, and refuses others before it downloads anything.
 set -eu
 # shellcheck source=scripts/phase.sh
 . "$(dirname "$0")/phase.sh"
@@ -14,6 +15,7 @@ extras="gfortran mricron-data $mpi"
 torch="python3-torch python3-torchvision"
 tests="gfortran libcmocka-dev python3 python3-numpy $torch python3-pil python3-nibabel
 libopenblas0-pthread procps iproute2 xz-utils valgrind clang-format slurm-wlm munge zsh fish man-db groff $mpi"
+plugin="$torch libtorch-dev pybind11-dev libgoogle-glog-dev libgflags-dev python3-venv python3-pip python3-setuptools python3-wheel"
 bench="python3 python3-numpy $torch python3-pil libopenblas0-pthread iproute2 $mpi"
 
 fail() {
@@ -39,14 +41,15 @@ refuse() {
         "Where these are installed by hand, with the contents of the packages below, \`make\` builds tern." "$(echo "$wanted" | paste -sd' ')"
 }
 
-wanted="$build $demo" dry=''
+wanted="$build $demo" dry='' builds_plugin=''
 for word; do
     case "$word" in
     extras) wanted="$wanted $extras" ;;
     test) wanted="$wanted $tests" ;;
     bench) wanted="$wanted $bench" ;;
+    torch) wanted="$wanted $plugin" builds_plugin=1 ;;
     --dry-run) dry=1 ;;
-    *) fail "usage: setup.sh [extras|test|bench] [--dry-run], got \"$word\"" ;;
+    *) fail "usage: setup.sh [extras|test|bench|torch] [--dry-run], got \"$word\"" ;;
     esac
 done
 
@@ -56,6 +59,7 @@ system=$([ -r "$release" ] && . "$release" && echo "${ID:-linux} ${VERSION_ID:-}
 case "$system" in
 "debian 12" | "debian 13") ;;
 "ubuntu 24.04")
+    [ -z "$builds_plugin" ] || fail "Ubuntu 24.04 has no PyTorch: docs/torch.md says how to use one from PyPI"
     case " $wanted " in *" $torch "*) echo "setup.sh: Ubuntu 24.04 has no PyTorch: what compares tern with it is skipped" ;; esac
     wanted=$(echo "$wanted" | sed "s/$torch//g")
     ;;
@@ -69,12 +73,27 @@ if [ -n "$cmake" ] && is_older "$cmake" 3.25; then refuse "$(command -v cmake) i
 gcc=$("${CC:-cc}" -dumpfullversion 2>/dev/null || :)
 if [ -n "$gcc" ] && is_older "$gcc" 12; then refuse "${CC:-cc} is gcc $gcc, which is too old"; fi
 
+# Debian's PyTorch is seen through the virtual environment; pip writes only into that.
+build_plugin() {
+    [ -n "$builds_plugin" ] || return 0
+    top=$(cd "$(dirname "$0")/.." && pwd)
+    venv=${TERN_TORCH_VENV:-$top/build/venv}
+    if ! pkg-config --exists tern; then
+        export TERN_BUILD="${TERN_BUILD:-$top/build}"
+        [ -e "$TERN_BUILD/libtern.so" ] || fail "tern is not built: make, and then this again"
+    fi
+    [ -x "$venv/bin/python" ] || /usr/bin/python3 -m venv --system-site-packages "$venv"
+    phase "torch_tern" "about 2 min" "$venv/bin/python" -m pip install --no-build-isolation --no-deps --no-index "$top/python"
+    echo "setup.sh: $venv/bin/python has the back end \"tern\": import torch_tern, and init_process_group(\"tern\")"
+}
+
 missing=""
 for package in $(echo "$wanted" | tr -s ' ' '\n' | awk '!seen[$0]++'); do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing="$missing $package"
 done
 if [ -z "$missing" ]; then
     [ -z "$dry" ] || echo "setup.sh: nothing is missing"
+    [ -n "$dry" ] || build_plugin
     exit 0
 fi
 
@@ -121,3 +140,4 @@ phase "packages" "${size:+$size, }about 2 min" apt install -y --no-install-recom
         "Behind a proxy, set http_proxy"
     exit 1
 }
+build_plugin

@@ -34,12 +34,19 @@ std::chrono::milliseconds milliseconds_of(double seconds)
     return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(std::min(seconds, year) * 1e3)));
 }
 
+/* The text of an exception, without the stack of C++ that PyTorch puts behind it. */
+std::string text_of(const std::exception &why)
+{
+    const auto *error = dynamic_cast<const c10::Error *>(&why);
+    return error ? error->what_without_backtrace() : why.what();
+}
+
 template <class Function> auto guarded(tern_error *err, const Function &function) -> decltype(function())
 {
     try {
         return function();
     } catch (const std::exception &why) {
-        return tern_error_set(err, "torch.distributed.Store", TERN_E_PEER, "%s", why.what());
+        return tern_error_set(err, "torch.distributed.Store", TERN_E_PEER, "%s", text_of(why).c_str());
     }
 }
 
@@ -65,8 +72,8 @@ int store_wait(void *ctx, const char *const *keys, size_t count, double timeout_
     } catch (const std::exception &why) {
         tern_error lost = {};
         if (store_check(ctx, keys, count, &lost) >= 0)
-            return tern_error_set(err, "torch.distributed.Store", TERN_E_TIMEOUT, "%s", why.what());
-        return tern_error_set(err, "torch.distributed.Store", TERN_E_PEER, "%s", why.what());
+            return tern_error_set(err, "torch.distributed.Store", TERN_E_TIMEOUT, "%s", text_of(why).c_str());
+        return tern_error_set(err, "torch.distributed.Store", TERN_E_PEER, "%s", text_of(why).c_str());
     }
 }
 

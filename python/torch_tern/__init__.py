@@ -11,14 +11,22 @@ import torch.distributed
 __all__ = ["register"]
 
 
+def _release(version):
+    return ".".join(version.split(".")[:2])
+
+
 def _load():
+    """The extension, which must have been built for the torch and the tern that are here: neither has a stable C++ or
+    C interface between its releases."""
+    again = "build it again with `pip install --no-build-isolation ./python` in a checkout of tern"
     try:
         from torch_tern import _C
     except ImportError as why:
-        raise ImportError(
-            f"torch_tern was built for another version of torch or tern than those found now (torch "
-            f"{torch.__version__}): build it again with `pip install --no-build-isolation ./python`; {why}"
-        ) from why
+        raise ImportError(f"torch_tern cannot be loaded beside torch {torch.__version__}: {why}; {again}") from why
+    built, found = _C.built_with, (torch.__version__, _C.tern_version())
+    for name, old, new in zip(("torch", "tern"), built, found):
+        if _release(old) != _release(new):
+            raise ImportError(f"torch_tern was built for {name} {old}, but here is {name} {new}: {again}")
     return _C
 
 
