@@ -223,7 +223,7 @@ def parse():
 
 NOTES = """
 ratio: the back end's median divided by tern's, best first. A back end without memory of its own shows ordinary tensors there. "nothing" returns
-without communicating: what is left is Python's and PyTorch's. One thread per rank; its longest time of the ranks."""
+without communicating: what is left is Python's and PyTorch's. One thread per rank; a time is the slowest rank's."""
 
 
 def main():
