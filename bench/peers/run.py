@@ -127,14 +127,15 @@ def run_round(jobs, peers, values, fields=("loss_first",)):
     return complaints
 
 
-def measure(rows, peers, rounds, say, fields=("loss_first",), keep=lambda values, others: None):
-    """Returns the values, the load by other processes, and messages about differing work, which it also prints; calls `keep` after each round."""
+def measure(rows, peers, rounds, say, fields=("loss_first",), keep=lambda values, others: None, used=lambda: cpu_seconds()):
+    """Returns the values, the load by other processes, and messages about differing work, which it also prints; calls `keep` after each round.
+    `used` is another cpu_seconds, for peers that keep their processes."""
     jobs = list(dict.fromkeys(row.job for row in rows))
     values, others, complaints = {}, [], []
     for number in range(rounds):
-        before = cpu_seconds()
+        before = used()
         new = run_round(jobs, peers, values, fields)
-        others.append(others_percent(before, cpu_seconds()))
+        others.append(others_percent(before, used()))
         say(f"round {number + 1} of {rounds}: others used {others[-1]:.0f} % of the cores meanwhile")
         for text in new:
             say(f"NOT THE SAME WORK: {text}")

@@ -190,7 +190,7 @@ struct TernBackend::Call {
     }
 };
 
-TernBackend::WorkRef TernBackend::run(Call &&call, const Group::Start &start)
+TernBackend::WorkRef TernBackend::run(Call &&call, Group::Start start)
 {
     auto work = c10::make_intrusive<TernWork>(group_, getRank(), call.type, call.title, std::move(call.inputs),
                                               std::move(call.outputs), call.source);

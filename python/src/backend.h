@@ -66,7 +66,7 @@ class TernBackend : public Base
 
   private:
     struct Call;
-    WorkRef run(Call &&call, const Group::Start &start);
+    WorkRef run(Call &&call, Group::Start start);
     WorkRef allreduce_sparse_tensor(at::Tensor &tensor, const c10d::AllreduceOptions &opts);
     WorkRef reduce_scatter_flat(Call &&call, at::Tensor &output, const at::Tensor &input,
                                 const c10d::ReduceOp &op);

@@ -190,10 +190,12 @@ bool Group::finish_if_over(const WorkPtr &work, int status, const tern_error &er
     return true;
 }
 
-void Group::start(const WorkPtr &work, const Start &start, bool is_async)
+/* A synchronous call that may drive does so at once, with the family that it holds already. */
+void Group::start(const WorkPtr &work, Start start, bool is_async)
 {
     tern_error err = {};
-    bool is_over;
+    std::vector<WorkPtr> done;
+    bool is_over, is_driver = false;
     work->is_async_ = is_async;
     {
         Hold hold(lock_);
@@ -209,6 +211,12 @@ void Group::start(const WorkPtr &work, const Start &start, bool is_async)
             async_pending_++;
             if (!thread_.joinable() && !stops_) thread_ = std::thread([self = shared_from_this()] { self->thread_main(); });
         }
+        if (!is_over && !is_async && (is_driver = drive_try())) drive_held(work, SLICE_MS * 1e-3, &done);
+    }
+    if (is_driver) {
+        drive_changed(true);
+        settle_all(done);
+        if (!work->is_settled()) check_signals();
     }
     if (is_over)
         work->settle();
@@ -218,7 +226,7 @@ void Group::start(const WorkPtr &work, const Start &start, bool is_async)
         wait(work, kNoTimeout);
 }
 
-tern_error Group::call(const std::function<void(tern_group *, tern_error *)> &function)
+tern_error Group::call(c10::function_ref<void(tern_group *, tern_error *)> function)
 {
     tern_error err = {};
     Hold hold(lock_);
@@ -268,6 +276,13 @@ bool Group::drive_begin(const WorkPtr &work, Clock::time_point until)
     return is_driven_ = true;
 }
 
+/* Returns true if the caller is the driver now. False: somebody else is. */
+bool Group::drive_try()
+{
+    std::lock_guard<std::mutex> lock(drive_mutex_);
+    return !is_driven_ && (is_driven_ = true);
+}
+
 /* Locks so that no thread is just about to sleep. */
 void Group::drive_changed(bool is_end)
 {
@@ -278,24 +293,28 @@ void Group::drive_changed(bool is_end)
     drive_changes_.notify_all();
 }
 
-/* What the driver does: waits in tern for `first` and all other pending works, until one is done or the family is
- * wanted, for `seconds` at most. Works are settled when another thread may drive, since a callback may wait for
- * a work of its own. */
+/* What the driver does, with the family held: waits in tern for `first` and all other pending works, until one is
+ * done or the family is wanted, for `seconds` at most. */
+void Group::drive_held(const WorkPtr &first, double seconds, std::vector<WorkPtr> *done)
+{
+    tern_error err = {};
+    collect(done);
+    awaited_.clear();
+    if (first && first->work_) awaited_.push_back(first->work_);
+    for (const WorkPtr &work : pending_)
+        if (work != first) awaited_.push_back(work->work_);
+    if (!done->empty() || awaited_.empty()) return;
+    tern_work_wait_any(awaited_.data(), awaited_.size(), seconds, nullptr, &err);
+    collect(done);
+}
+
+/* Works are settled when another thread may drive, since a callback may wait for a work of its own. */
 void Group::drive(const WorkPtr &first, double seconds)
 {
     std::vector<WorkPtr> done;
     {
         Hold hold(lock_);
-        tern_error err = {};
-        std::vector<tern_work *> works;
-        collect(&done);
-        if (first && first->work_) works.push_back(first->work_);
-        for (const WorkPtr &work : pending_)
-            if (work != first) works.push_back(work->work_);
-        if (done.empty() && !works.empty()) {
-            tern_work_wait_any(works.data(), works.size(), seconds, nullptr, &err);
-            collect(&done);
-        }
+        drive_held(first, seconds, &done);
     }
     drive_changed(true);
     settle_all(done);

@@ -7,6 +7,7 @@
 #include <tern/collectives.h>
 #include <tern/p2p.h>
 
+#include <c10/util/FunctionRef.h>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -49,15 +50,15 @@ class Group : public std::enable_shared_from_this<Group>
                                        std::chrono::milliseconds timeout);
     ~Group();
 
-    using Start = std::function<tern_work *(tern_group *, tern_error *)>;
+    using Start = c10::function_ref<tern_work *(tern_group *, tern_error *)>;
     /* Starts a work of tern. Unless it is asynchronous it is done on return; its wait() throws its error. */
-    void start(const WorkPtr &work, const Start &start, bool is_async);
+    void start(const WorkPtr &work, Start start, bool is_async);
     /* Waits for a work: false at the end of `timeout` (kNoTimeout: never). */
     bool wait(const WorkPtr &work, std::chrono::milliseconds timeout);
     /* Looks whether pending works are done. */
     void poll();
     /* Calls a blocking function of tern, and returns its error. */
-    tern_error call(const std::function<void(tern_group *, tern_error *)> &function);
+    tern_error call(c10::function_ref<void(tern_group *, tern_error *)> function);
 
     /* Memory that the peers reach; nullptr if there is no room. It stays until the last block is freed, even
      * after close. */
@@ -74,8 +75,10 @@ class Group : public std::enable_shared_from_this<Group>
     Group() = default;
     void thread_main();
     bool drive_begin(const WorkPtr &work, Clock::time_point until);
+    bool drive_try();
     void drive_changed(bool is_end);
     void settle_all(const std::vector<WorkPtr> &done);
+    void drive_held(const WorkPtr &first, double seconds, std::vector<WorkPtr> *done);
     void drive(const WorkPtr &first, double seconds);
     void collect(std::vector<WorkPtr> *done);
     bool finish_if_over(const WorkPtr &work, int status, const tern_error &err);
@@ -84,9 +87,10 @@ class Group : public std::enable_shared_from_this<Group>
     const int pid_ = getpid(); /* a forked child has neither the thread nor the peers */
     FamilyLock lock_;
     tern_group *group_ = nullptr;
-    std::deque<WorkPtr> pending_; /* started, and not done; the family's holder uses it */
-    size_t blocks_ = 0;           /* of memory that are in use */
-    bool closes_ = false;         /* nothing new is started */
+    std::deque<WorkPtr> pending_;      /* started, and not done; the family's holder uses it */
+    std::vector<tern_work *> awaited_; /* by the driver; the family's holder uses it */
+    size_t blocks_ = 0;                /* of memory that are in use */
+    bool closes_ = false;              /* nothing new is started */
 
     /* One thread drives the group: it waits in tern, for all works that are pending. The others wait for it. */
     std::mutex drive_mutex_;
