@@ -37,6 +37,7 @@ typedef struct tern__wait_limit {
     int64_t until;
     bool (*is_reached)(
         const struct tern__wait_limit *limit); /* something else is done; NULL: there is nothing */
+    bool goes_on; /* the caller only waits again: the wait may be part of a deadlock */
 } tern__wait_limit;
 
 /* A block from tern_group_mem_alloc. */

@@ -18,7 +18,7 @@ import torch_tern  # registers the back end
 IS_NEWEST = hasattr(dist, "DistBackendError")
 Failure = dist.DistBackendError if IS_NEWEST else RuntimeError
 FORK = multiprocessing.get_context("fork")
-LIMIT_S = 120
+LIMIT_S = 30
 
 
 def meet(rank, world, meeting, backend="tern", timeout=60):
