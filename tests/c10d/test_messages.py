@@ -126,6 +126,24 @@ def futures(rank):
     return True
 
 
+def nested_futures(rank):
+    """A callback waits for the future of a collective, whose callback waits for another one's, as PowerSGD's do."""
+    world = dist.get_world_size()
+
+    def deeper(future, depth):
+        tensor = future.value()[0]
+        if depth:
+            inner = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda f: deeper(f, depth - 1))
+            tensor = tensor + inner.wait()
+        return tensor
+
+    for depth in range(5):
+        future = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda f: deeper(f, depth))
+        assert future.wait().eq(world * (depth + 1)).all()
+    dist.barrier()
+    return True
+
+
 def in_threads(*functions):
     """Runs the functions side by side, and raises what one of them raised."""
     raised = []
@@ -288,6 +306,9 @@ class Messages(unittest.TestCase):
 
     def test_futures(self):
         self.check(futures, (2, 3))
+
+    def test_nested_futures(self):
+        self.check(nested_futures, (2, 3))
 
     def test_threads(self):
         self.check(threads)

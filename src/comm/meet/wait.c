@@ -180,8 +180,8 @@ static int wait_look(const wait *w, bool *met, tern_error *err)
     return is_pardoned ? tern__failure_forget(err) : status;
 }
 
-/* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock, unless the
- * caller may end the wait and start something else, for which a peer waits. */
+/* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock, unless
+ * the caller may end the wait and start something else, for which a peer waits. */
 static int wait_rest(const wait *w, bool is_late, unsigned wakes, tern_error *err)
 {
     tern__shm *shm = w->group->root->shm;
