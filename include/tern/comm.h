@@ -149,7 +149,8 @@ TERN_API int tern_work_wait(tern_work *work, tern_error *err);
 TERN_API int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err);
 /* The same for several works of one family: waits until one of works[0..count) is done or has failed, and
  * stores its index in *index, unless `index` is NULL. The text of a time-out names works[0]. E_INVALID: no
- * works, or a work that is NULL. MPI_Waitany. */
+ * works, or a work that is NULL. Waits of these two kinds are never found to wait for each other in
+ * different calls, since the program may start another call when one ends. MPI_Waitany. */
 TERN_API int tern_work_wait_any(tern_work *const *works, size_t count, double timeout_s, size_t *index,
                                 tern_error *err);
 /* Ends the tern_work_wait_for or tern_work_wait_any that runs in the group's family, or else the next one.

@@ -1,14 +1,15 @@
 /* group.cc - who may use a process group's world of tern, and who moves its works on.
  *
  * One thread drives the group: it waits in tern for the first of the works that are pending, and tells who waits
- * for them. That is a thread that itself waits for a work, or else, while asynchronous works are pending, the
- * group's own thread. Other threads wait until their work is done, or until nobody drives any more. Whoever only
+ * for them. That is a thread that itself waits for a work, or else, while asynchronous works are pending, one of the
+ * group's own. Other threads wait until their work is done, or until nobody drives any more. Whoever only
  * needs the family for a moment, to start a work, wakes the driver, which gives the family to the next in line and
  * comes again. So no thread keeps another one out, and none spins. */
 #include "group.h"
 
 #include "store.h"
 
+#include <algorithm>
 #include <cmath>
 #include <pybind11/pybind11.h>
 #include <tern/store.h>
@@ -98,38 +99,32 @@ Group::~Group()
     }
 }
 
+/* A destructor may hold Python's lock, which a callback in one of the group's threads needs before that can end. */
 void Group::close()
 {
     if (getpid() != pid_) {
-        if (thread_.joinable()) thread_.detach();
+        for (std::thread &thread : threads_) thread.detach();
+        threads_.clear();
         return;
     }
-    {
-        std::lock_guard<std::mutex> lock(drive_mutex_);
-        stops_ = true;
-    }
-    drive_changes_.notify_all();
-    if (thread_.joinable()) {
-        if (thread_.get_id() == std::this_thread::get_id())
-            thread_.detach();
-        else
-            thread_.join();
-    }
-    std::vector<WorkPtr> done;
-    {
-        Hold hold(lock_);
-        closes_ = true;
-        for (const WorkPtr &work : pending_) {
-            tern_error err = {};
-            int status = TERN_PENDING;
-            while (status == TERN_PENDING) status = tern_work_wait_for(work->work_, INFINITY, &err);
-            finish_if_over(work, status, err);
-            done.push_back(work);
-        }
-        pending_.clear();
-        close_held();
-    }
-    settle_all(done);
+    std::unique_ptr<pybind11::gil_scoped_release> released;
+    if (Py_IsInitialized() && PyGILState_Check()) released = std::make_unique<pybind11::gil_scoped_release>();
+    while (const WorkPtr work = close_pending()) wait(work, kNoTimeout);
+    threads_end();
+    Hold hold(lock_);
+    close_held();
+}
+
+/* Returns a work that is to be waited for, or nullptr. */
+WorkPtr Group::close_pending()
+{
+    Hold hold(lock_);
+    closes_ = true;
+    if (pending_.empty()) return WorkPtr();
+    for (const WorkPtr &work : pending_)
+        if (work->is_interrupted_)
+            tern_group_abort(group_, TERN_E_STATE, "the wait for a work was interrupted");
+    return pending_.front();
 }
 
 /* Tensors may outlive the process group, as gradients do that are views of DDP's buckets. */
@@ -209,13 +204,12 @@ void Group::start(const WorkPtr &work, Start start, bool is_async)
         if (!is_over && is_async) {
             std::lock_guard<std::mutex> lock(drive_mutex_);
             async_pending_++;
-            if (!thread_.joinable() && !stops_) thread_ = std::thread([self = shared_from_this()] { self->thread_main(); });
+            if (threads_.empty()) thread_add();
         }
         if (!is_over && !is_async && (is_driver = drive_try())) drive_held(work, SLICE_MS * 1e-3, &done);
     }
     if (is_driver) {
-        drive_changed(true);
-        settle_all(done);
+        drive_finish(done);
         if (!work->is_settled()) check_signals();
     }
     if (is_over)
@@ -308,7 +302,18 @@ void Group::drive_held(const WorkPtr &first, double seconds, std::vector<WorkPtr
     collect(done);
 }
 
-/* Works are settled when another thread may drive, since a callback may wait for a work of its own. */
+/* Ends the caller's turn as the driver. Works are settled when another thread may drive, since a callback may wait
+ * for a work of its own, or for the future of one, which needs a thread that drives. */
+void Group::drive_finish(const std::vector<WorkPtr> &done)
+{
+    drive_changed(true);
+    if (std::any_of(done.begin(), done.end(), [](const WorkPtr &work) { return work->has_future(); })) {
+        std::lock_guard<std::mutex> lock(drive_mutex_);
+        if (!idle_threads_) thread_add();
+    }
+    settle_all(done);
+}
+
 void Group::drive(const WorkPtr &first, double seconds)
 {
     std::vector<WorkPtr> done;
@@ -316,8 +321,7 @@ void Group::drive(const WorkPtr &first, double seconds)
         Hold hold(lock_);
         drive_held(first, seconds, &done);
     }
-    drive_changed(true);
-    settle_all(done);
+    drive_finish(done);
 }
 
 void Group::settle_all(const std::vector<WorkPtr> &done)
@@ -335,10 +339,22 @@ bool Group::wait(const WorkPtr &work, std::chrono::milliseconds timeout)
         const auto now = Clock::now();
         if (is_limited && now >= end) return false;
         const auto until = is_limited ? std::min(now + slice, end) : now + slice;
-        if (drive_begin(work, until)) drive(work, std::chrono::duration<double>(until - Clock::now()).count());
-        if (!work->is_settled()) check_signals();
+        if (drive_begin(work, until))
+            drive(work, std::chrono::duration<double>(until - Clock::now()).count());
+        if (work->is_settled()) break;
+        work->is_interrupted_ = true;
+        check_signals();
+        work->is_interrupted_ = false;
     }
     return true;
+}
+
+/* With drive_mutex_ held. */
+void Group::thread_add()
+{
+    if (stops_) return;
+    idle_threads_++;
+    threads_.emplace_back([self = shared_from_this()] { self->thread_main(); });
 }
 
 void Group::thread_main()
@@ -348,10 +364,28 @@ void Group::thread_main()
             std::unique_lock<std::mutex> lock(drive_mutex_);
             drive_changes_.wait(lock, [this] { return stops_ || (async_pending_ && !is_driven_); });
             if (stops_) return;
+            idle_threads_--;
             is_driven_ = true;
         }
         drive(WorkPtr(), SLICE_MS * 1e-3);
+        std::lock_guard<std::mutex> lock(drive_mutex_);
+        idle_threads_++;
     }
+}
+
+void Group::threads_end()
+{
+    {
+        std::lock_guard<std::mutex> lock(drive_mutex_);
+        stops_ = true;
+    }
+    drive_changes_.notify_all();
+    for (std::thread &thread : threads_)
+        if (thread.get_id() == std::this_thread::get_id())
+            thread.detach();
+        else
+            thread.join();
+    threads_.clear();
 }
 
 /* ---- a work ---- */
@@ -393,6 +427,12 @@ void TernWork::settle()
     future_set();
 }
 
+bool TernWork::has_future() const
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    return static_cast<bool>(future_);
+}
+
 bool TernWork::is_settled() const
 {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -432,7 +472,8 @@ int TernWork::sourceRank() const
 
 std::vector<at::Tensor> TernWork::result()
 {
-    TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
+    TORCH_CHECK(isCompleted(),
+                "Work needs to be completed before calling result(). Should call wait() before result().");
     return outputs_;
 }
 
@@ -445,7 +486,8 @@ c10::intrusive_ptr<c10::ivalue::Future> TernWork::getFuture()
 {
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        if (!future_)
+            future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     }
     future_set();
     return future_;

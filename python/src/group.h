@@ -7,6 +7,7 @@
 #include <tern/collectives.h>
 #include <tern/p2p.h>
 
+#include <atomic>
 #include <c10/util/FunctionRef.h>
 #include <condition_variable>
 #include <deque>
@@ -65,7 +66,7 @@ class Group : public std::enable_shared_from_this<Group>
     void *memory_new(size_t bytes);
     void memory_free(void *block);
 
-    /* Finishes the pending works and leaves the group. */
+    /* Finishes the pending works and leaves the group. After a wait that Ctrl-C has ended it ends the group. */
     void close();
     /* Ends the group for all ranks. */
     void abort(const char *why);
@@ -74,14 +75,18 @@ class Group : public std::enable_shared_from_this<Group>
     using Clock = std::chrono::steady_clock;
     Group() = default;
     void thread_main();
+    void thread_add();
+    void threads_end();
     bool drive_begin(const WorkPtr &work, Clock::time_point until);
     bool drive_try();
     void drive_changed(bool is_end);
     void settle_all(const std::vector<WorkPtr> &done);
+    void drive_finish(const std::vector<WorkPtr> &done);
     void drive_held(const WorkPtr &first, double seconds, std::vector<WorkPtr> *done);
     void drive(const WorkPtr &first, double seconds);
     void collect(std::vector<WorkPtr> *done);
     bool finish_if_over(const WorkPtr &work, int status, const tern_error &err);
+    WorkPtr close_pending();
     void close_held();
 
     const int pid_ = getpid(); /* a forked child has neither the thread nor the peers */
@@ -96,8 +101,10 @@ class Group : public std::enable_shared_from_this<Group>
     std::mutex drive_mutex_;
     std::condition_variable drive_changes_;
     bool is_driven_ = false, stops_ = false;
-    size_t async_pending_ = 0; /* works that the group's own thread is to drive if nobody else does */
-    std::thread thread_;       /* runs from the first asynchronous work on; sleeps while it is not needed */
+    size_t async_pending_ = 0; /* works that a thread of the group is to drive if nobody else does */
+    std::vector<std::thread>
+        threads_;             /* one from the first asynchronous work on, and one more than callbacks hold */
+    size_t idle_threads_ = 0; /* sleep until they are needed */
 };
 
 /* A collective or a message, as PyTorch sees it. */
@@ -126,10 +133,13 @@ class TernWork : public c10d::Work
     void settle();
     void future_set();
     bool is_settled() const;
+    bool has_future() const;
 
     std::shared_ptr<Group> group_;
     tern_work *work_ = nullptr; /* NULL once it is done; the family's holder uses it */
     bool is_async_ = false;
+    std::atomic<bool> is_interrupted_{
+        false}; /* Ctrl-C ended a wait for it; close() then does not wait either */
     std::exception_ptr failure_;
     int source_;
     std::vector<at::Tensor> outputs_;

@@ -37,6 +37,7 @@ typedef struct tern__wait_limit {
     int64_t until;
     /* True once something else that ends the wait is done; NULL: there is nothing. */
     bool (*is_reached)(const struct tern__wait_limit *limit);
+    bool goes_on; /* the caller only waits again: the wait may be part of a deadlock */
 } tern__wait_limit;
 
 struct tern_group {

@@ -179,6 +179,36 @@ static void the_first_work_that_is_done_ends_a_wait_for_any(void **state)
     assert_ranks_ok(ranks_run(2, wait_for_any, seen));
 }
 
+/* ---- deadlocks ---- */
+
+/* Rank 0 waits for a call that rank 1 makes only after a wait for a message that rank 0 sends even later. */
+static int call_between_waits(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const double limit_s = *(const double *)arg;
+    tern_error err = {0};
+    float sum = rank + 1, message = rank ? 0 : 5;
+    tern_group *group = open_group(boot, &err);
+    tern_work *receives = rank ? tern_irecv(group, &message, 1, TERN_F32, 0, 7, &err) : NULL;
+    RANK_CHECK_OK(rank, err);
+    if (rank) RANK_CHECK(rank, tern_work_wait_for(receives, limit_s, &err) == TERN_PENDING);
+    if (rank) RANK_CHECK(rank, tern_work_wait_any(&receives, 1, limit_s, NULL, &err) == TERN_PENDING);
+    tern_all_reduce(group, &sum, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 0) tern_send(group, &message, 1, TERN_F32, 1, 7, &err);
+    if (rank) tern_work_wait(receives, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, sum == 3 && message == 5);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_wait_that_may_end_is_no_part_of_a_deadlock(void **state)
+{
+    (void)state;
+    double limit_s = 1; /* a deadlock is found sooner */
+    assert_ranks_ok(ranks_run(2, call_between_waits, &limit_s));
+}
+
 /* ---- time-outs ---- */
 
 static int time_out(int rank, const tern__bootstrap *boot, void *arg)
@@ -232,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wait_ends_by_time_thread_or_signal_and_goes_on),
         cmocka_unit_test(the_first_work_that_is_done_ends_a_wait_for_any),
+        cmocka_unit_test(a_wait_that_may_end_is_no_part_of_a_deadlock),
         cmocka_unit_test(a_work_may_have_a_time_out_of_its_own),
     };
     unsetenv("LOCAL_WORLD_SIZE");

@@ -150,7 +150,7 @@ void tern_group_wake(tern_group *group)
 /* A wait that goes on where limited ones ended, or has a time-out of its own. A wake does not end it. */
 static int work_wait_again(tern_work *work, tern_error *err)
 {
-    tern__wait_limit limit = {.until = tern__deadline(INFINITY)};
+    tern__wait_limit limit = {.until = tern__deadline(INFINITY), .goes_on = true};
     int status = TERN_PENDING;
     bool is_plain = !work->wait_began && !work->timeout_s;
     while (!is_plain && status == TERN_PENDING) status = work_wait_limited(work, &limit, err);

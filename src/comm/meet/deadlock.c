@@ -14,7 +14,8 @@
  * cannot have done something else for another rank meanwhile: a rank publishes that it sleeps only if no
  * hook has anything to do for it, and it misses every rank that holds up a work or message of any hook,
  * whether it waits for that or not. A rank that computes, or that was woken and has not run yet, is either
- * awake or has acted.
+ * awake or has acted. A rank whose wait a limit or tern_group_wake may end is awake in this sense: its caller
+ * may then start what a peer waits for.
  *
  * If the family spans hosts, the ranks of each host check among themselves. What a message from another
  * host will let a rank do cannot be foreseen. So a rank does not publish that it sleeps while such a

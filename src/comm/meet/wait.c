@@ -180,12 +180,14 @@ static int wait_look(const wait *w, bool *met, tern_error *err)
     return is_pardoned ? tern__failure_forget(err) : status;
 }
 
-/* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock. */
+/* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock, unless
+ * the caller may end the wait and start something else, for which a peer waits. */
 static int wait_rest(const wait *w, bool is_late, unsigned wakes, tern_error *err)
 {
     tern__shm *shm = w->group->root->shm;
     if (is_late) wait_publish(w);
-    bool is_said = is_late && shm && w->goal->miss && tern__deadlock_begin(shm, w->goal);
+    bool is_bound = !w->limit || w->limit->goes_on;
+    bool is_said = is_late && is_bound && shm && w->goal->miss && tern__deadlock_begin(shm, w->goal);
     int status = is_said ? tern__deadlock_check(shm, err) : TERN_OK;
     if (!status) wait_sleep(w, wakes, is_late);
     if (is_said) tern__deadlock_end(shm);

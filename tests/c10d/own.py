@@ -1,0 +1,88 @@
+"""PyTorch's own distributed tests (torch/testing/_internal/distributed/distributed_test.py), with tern in gloo's place. test_own.py runs
+it, with the number of ranks in WORLD_SIZE. TERN_TEST_PLAIN=1: with gloo itself, to see what fails there.
+
+Tests that cannot pass are expected to fail, by name and reason: they must be taken from the list when they pass."""
+import importlib.util
+import os
+import sys
+import types
+import unittest
+
+import extension
+
+extension.enter()
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+IS_NEWEST = hasattr(dist, "DistBackendError")
+IS_PLAIN = bool(os.environ.get("TERN_TEST_PLAIN"))
+FAILS = {} if IS_PLAIN else {"test_ddp_logging_data_cpu": "DDP's log names the back end, and it is not gloo"}
+if not IS_NEWEST:
+    if not importlib.util.find_spec("expecttest"):  # Debian does not have it, and the tests of back ends do not use it
+        sys.modules["expecttest"] = types.ModuleType("expecttest")
+        sys.modules["expecttest"].TestCase = unittest.TestCase
+        sys.modules["expecttest"].ACCEPT = False
+    # With replicated tensors, DDP of torch 1.13 imports dataclasses that Python 3.11 refuses. The tests' setUp turns them on.
+    import torch.nn.parallel._replicated_tensor_ddp_utils as replicated_tensors
+
+    replicated_tensors._set_ddp_with_replicated_tensor(False)
+    replicated_tensors._set_ddp_with_replicated_tensor = lambda value: None
+
+
+def replace_gloo():
+    import torch_tern
+
+    create = c10d.Backend._plugins["TERN"].creator_fn
+    if IS_NEWEST:
+        c10d.Backend._plugins["GLOO"] = c10d.Backend._BackendPlugin(create, False)
+        c10d.Backend.backend_type_map["gloo"] = dist.ProcessGroup.BackendType.CUSTOM
+        return
+    gloo, wrap = c10d.ProcessGroupGloo, c10d._create_process_group_wrapper
+
+    def wrapped(*args, **more):
+        """TORCH_DISTRIBUTED_DEBUG=DETAIL checks calls with a helper, which must be gloo itself."""
+        c10d.ProcessGroupGloo = gloo
+        try:
+            return wrap(*args, **more)
+        finally:
+            c10d.ProcessGroupGloo = create_group
+
+    def create_group(store, rank, size, timeout):
+        return create(store, rank, size, timeout)
+
+    c10d.ProcessGroupGloo, c10d._create_process_group_wrapper = create_group, wrapped
+
+
+if not IS_PLAIN:
+    replace_gloo()
+import torch.testing._internal.distributed.distributed_test as own_tests
+from torch.testing._internal.common_utils import run_tests
+
+
+class Renamed:
+    """A profiler's event under gloo's name."""
+
+    def __init__(self, event):
+        self.event, self.name = event, event.name.replace("tern:", "gloo:")
+
+    def __getattr__(self, name):
+        return getattr(self.event, name)
+
+
+if not IS_PLAIN:
+    profiling_events = own_tests.get_profiling_event
+    own_tests.get_profiling_event = lambda name, *args, **more: [Renamed(event) for event in profiling_events(name.replace("gloo:", "tern:"), *args, **more)]
+
+
+class Own(own_tests.TestDistBackend, own_tests.DistributedTest._DistTestBase):
+    def setUp(self):
+        super().setUp()
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+
+for name in FAILS:
+    setattr(Own, name, unittest.expectedFailure(getattr(Own, name)))
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,339 @@
+"""Messages, groups, futures, threads and signals on a group of tern."""
+import os
+import random
+import signal
+import threading
+import time
+import unittest
+from datetime import timedelta
+
+import extension
+
+extension.enter()
+import ranks
+import skips
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+SHAPES = [(0,), (1,), (3, 5), (1025,), (70001,)]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64]
+
+
+def tensor_of(seed, shape, dtype):
+    """The same on every rank."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 50
+    return (values > 0) if dtype == torch.bool else values.to(dtype)
+
+
+def messages(rank):
+    world, shared = dist.get_world_size(), random.Random(7)
+    for seed, (dtype, shape) in enumerate((dtype, shape) for dtype in DTYPES for shape in SHAPES):
+        what, message = f"{dtype} {shape}", tensor_of(seed, shape, dtype)
+        source = shared.randrange(world)
+        to = (source + shared.randrange(1, world)) % world
+        tag, is_any = shared.randrange(5), shared.random() < 0.4
+        if rank == source:
+            dist.send(message, to, tag=tag)
+        elif rank == to:
+            got = torch.empty(shape, dtype=dtype)
+            assert dist.recv(got, None if is_any else source, tag=tag) == source, what
+            assert torch.equal(got, message), what
+        got = torch.empty(shape, dtype=dtype)
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, message + rank if dtype != torch.bool else message, (rank + 1) % world), dist.P2POp(dist.irecv, got, (rank - 1) % world)])
+        for work in works:
+            work.wait()
+        assert torch.equal(got, message + (rank - 1) % world if dtype != torch.bool else message), what
+    return True
+
+
+def tags(rank):
+    """Messages of other tags are received first than were sent first; many are under way."""
+    if rank == 0:
+        works = [dist.isend(torch.full((1000,), tag), 1, tag=tag) for tag in range(20)]
+    else:
+        outs = [torch.empty(1000, dtype=torch.int64) for _ in range(20)]
+        works = [dist.irecv(outs[tag], 0, tag=tag) for tag in reversed(range(20))]
+    for work in works:
+        work.wait()
+        assert work.is_completed()
+    return rank == 0 or [int(out[999]) for out in outs] == list(range(20))
+
+
+def any_source(rank):
+    world = dist.get_world_size()
+    if rank:
+        dist.send(torch.tensor([rank]), 0)
+        return True
+    seen = set()
+    for _ in range(1, world):
+        got = torch.zeros(1, dtype=torch.int64)
+        assert dist.recv(got) == int(got)
+        seen.add(int(got))
+    return seen == set(range(1, world))
+
+
+def groups(rank):
+    """Ranks make their groups in one order, and use them in another; several works are under way in each."""
+    world = dist.get_world_size()
+    every = [dist.new_group(list(range(world))) for _ in range(3)]
+    pairs = [dist.new_group([one, other]) for one in range(world) for other in range(one + 1, world)]
+    own = [group for group in pairs if dist.get_rank(group) >= 0]
+    alone = [dist.new_group([other]) for other in range(world)][rank]
+    tensors = [torch.full((1000 * (i + 1),), float(rank + i)) for i in range(len(every))]
+    order = list(range(len(every)))
+    random.Random(rank).shuffle(order)
+    works = [(every[i], dist.all_reduce(tensors[i], group=every[i], async_op=True)) for i in order]
+    random.Random(rank + 9).shuffle(works)
+    for _, work in works:
+        work.wait()
+    assert all(tensor.eq(sum(range(world)) + world * i).all() for i, tensor in enumerate(tensors))
+    for group in own:
+        tensor = torch.tensor([rank + 1.0])
+        dist.all_reduce(tensor, group=group)
+        assert int(tensor) == sum(other + 1 for other in dist.get_process_group_ranks(group)) if hasattr(dist, "get_process_group_ranks") else int(tensor) > rank + 1
+    tensor = torch.tensor([5.0])
+    dist.all_reduce(tensor, group=alone)
+    for group in reversed(every):
+        dist.destroy_process_group(group)
+    dist.barrier()
+    return int(tensor) == 5
+
+
+def futures(rank):
+    """A callback may start a collective of its own and wait for it."""
+    world = dist.get_world_size()
+    done = []
+    tensor = torch.full((100,), rank + 1.0)
+
+    def again(future):
+        inner = future.value()[0].clone()
+        dist.all_reduce(inner)
+        done.append(inner)
+        return inner * 2
+
+    future = dist.all_reduce(tensor, async_op=True).get_future().then(again)
+    result = future.wait()
+    total = world * (world + 1) / 2
+    assert tensor.eq(total).all() and done[0].eq(total * world).all() and result.eq(total * world * 2).all()
+    chained = dist.broadcast(torch.ones(3), 0, async_op=True).get_future().then(lambda f: f.value()[0] + 1).then(lambda f: f.value() * 3)
+    assert chained.wait().eq(6).all()
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    late = work.get_future()  # asked for when the work is done
+    assert late.done() and late.value()[0].eq(total * world).all()
+    assert work.is_completed() and work.is_success()
+    return True
+
+
+def nested_futures(rank):
+    """A callback waits for the future of a collective, whose callback waits for another one's, as PowerSGD's do."""
+    world = dist.get_world_size()
+
+    def deeper(future, depth):
+        tensor = future.value()[0]
+        if depth:
+            inner = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda f: deeper(f, depth - 1))
+            tensor = tensor + inner.wait()
+        return tensor
+
+    for depth in range(5):
+        future = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda f: deeper(f, depth))
+        assert future.wait().eq(world * (depth + 1)).all()
+    dist.barrier()
+    return True
+
+
+def in_threads(*functions):
+    """Runs the functions side by side, and raises what one of them raised."""
+    raised = []
+
+    def guarded(function):
+        try:
+            function()
+        except BaseException as why:
+            raised.append(why)
+
+    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def threads(rank):
+    """Two threads use two groups, and two one group: while one waits in a recv, the other reduces."""
+    other = dist.new_group([0, 1])
+    got, box = torch.zeros(10), threading.Event()
+
+    def sums(group, count):
+        tensor = torch.ones(1000)
+        for _ in range(count):
+            dist.all_reduce(tensor.fill_(1), group=group)
+            assert tensor.eq(2).all()
+
+    def reduces():
+        sums(None, 50)
+        box.set()
+
+    def message():
+        if rank == 1:
+            dist.recv(got, 0)
+        else:
+            box.wait()
+            dist.send(torch.arange(10.0), 1)
+
+    in_threads(reduces, message)
+    assert rank == 0 or got[9] == 9
+    in_threads(lambda: sums(None, 50), lambda: sums(other, 50))
+    work = dist.irecv(got, 0) if rank == 1 else None
+    if rank == 0:
+        time.sleep(0.2)
+        dist.send(torch.full((10,), 3.0), 1)
+    else:
+        in_threads(work.wait, work.wait, work.wait)
+        assert got.eq(3).all()
+    dist.barrier()
+    return True
+
+
+def timed_waits(rank):
+    """A wait that ends too early leaves the work as it was."""
+    if rank == 0:
+        time.sleep(0.8)
+        dist.send(torch.ones(5), 1)
+        return True
+    got = torch.zeros(5)
+    work = dist.irecv(got, 0)
+    took, why = ranks.elapsed(lambda: work.wait(timedelta(milliseconds=200)))
+    assert isinstance(why, ranks.Failure) and "imed out" in str(why), repr(why)
+    assert 0.15 < took < 0.7 and not work.is_completed(), took
+    assert work.wait(timedelta(seconds=30)) and got.eq(1).all()
+    return True
+
+
+def interrupted(rank):
+    """Ctrl-C ends a recv of the main thread."""
+    if rank == 0:
+        try:
+            dist.barrier()
+        except ranks.Failure:
+            pass
+        return True
+    sent = []
+
+    def interrupt():
+        time.sleep(0.5)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    try:
+        dist.recv(torch.zeros(5), 0)
+    except KeyboardInterrupt:
+        return time.monotonic() - sent[0] < 1
+    return False
+
+
+def idle(rank):
+    """A group that has nothing to do costs nothing, and a wait nearly so."""
+    dist.all_reduce(torch.ones(1000), async_op=True).wait()
+    pending = dist.irecv(torch.zeros(1), 0) if rank == 1 else None
+    before = sum(os.times()[:2])
+    time.sleep(2)
+    used = sum(os.times()[:2]) - before
+    if rank == 0:
+        dist.send(torch.ones(1), 1)
+    else:
+        pending.wait()
+    return used
+
+
+def again(rank, folder):
+    """A world is destroyed and opened again."""
+    for i in range(4):
+        ranks.meet(rank, 2, os.path.join(folder, str(i)))
+        tensor = torch.ones(3)
+        work = dist.all_reduce(tensor, async_op=True)
+        if i % 2:
+            work.wait()
+        dist.destroy_process_group()
+        work.wait()
+        assert tensor.eq(2).all()
+    return True
+
+
+def forked_child(rank):
+    """A child that a rank forks, as a loader's worker, may leave without harm to the group."""
+    dist.all_reduce(torch.ones(3), async_op=True).wait()
+    child = ranks.FORK.Process(target=time.sleep, args=(0,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, async_op=True).wait()
+    return bool(tensor.eq(2).all())
+
+
+def spawned(rank, folder):
+    """Module level, so that torch.multiprocessing.spawn finds it."""
+    ranks.meet(rank, 2, os.path.join(folder, "meeting"))
+    tensor = torch.full((7,), rank + 1.0)
+    dist.all_reduce(tensor)
+    assert tensor.eq(3).all()
+    dist.destroy_process_group()
+
+
+class Messages(unittest.TestCase):
+    def check(self, function, worlds=(2,), *args, **how):
+        for world in worlds:
+            with self.subTest(world=world):
+                self.assertEqual(ranks.run(world, function, *args, **how), [True] * world)
+
+    def test_messages(self):
+        self.check(messages, (2, 3))
+
+    def test_tags(self):
+        self.check(tags)
+
+    def test_any_source(self):
+        self.check(any_source, (2, 3))
+
+    def test_groups(self):
+        self.check(groups, (2, 3))
+
+    def test_futures(self):
+        self.check(futures, (2, 3))
+
+    def test_nested_futures(self):
+        self.check(nested_futures, (2, 3))
+
+    def test_threads(self):
+        self.check(threads)
+
+    def test_timed_waits(self):
+        self.check(timed_waits)
+
+    def test_interrupt(self):
+        self.check(interrupted)
+
+    def test_idle(self):
+        for used in ranks.run(2, idle):
+            self.assertLess(used, 0.02 * 2)
+
+    def test_init_again(self):
+        with ranks.tempfile.TemporaryDirectory() as folder:
+            self.check(again, (2,), folder, meets=False)
+
+    def test_fork(self):
+        self.check(forked_child)
+
+    def test_spawn(self):
+        with ranks.tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(spawned, (folder,), nprocs=2)
+
+
+if __name__ == "__main__":
+    skips.main()
