@@ -13,9 +13,11 @@ demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 mpi="openmpi-bin libopenmpi-dev mpich libmpich-dev"
 extras="gfortran mricron-data $mpi"
 torch="python3-torch python3-torchvision"
+headers="libtorch-dev pybind11-dev libgoogle-glog-dev libgflags-dev python3-dev"
 tests="gfortran libcmocka-dev python3 python3-numpy $torch python3-pil python3-nibabel
-libopenblas0-pthread procps iproute2 xz-utils valgrind clang-format slurm-wlm munge zsh fish man-db groff $mpi"
-plugin="$torch libtorch-dev pybind11-dev libgoogle-glog-dev libgflags-dev python3-venv python3-pip python3-setuptools python3-wheel"
+libopenblas0-pthread procps iproute2 xz-utils valgrind clang-format slurm-wlm munge zsh fish man-db groff $mpi
+$headers python3-setuptools"
+plugin="$torch $headers python3-venv python3-pip python3-setuptools python3-wheel"
 bench="python3 python3-numpy $torch python3-pil libopenblas0-pthread iproute2 $mpi"
 
 fail() {
@@ -61,7 +63,7 @@ case "$system" in
 "ubuntu 24.04")
     [ -z "$builds_plugin" ] || fail "Ubuntu 24.04 has no PyTorch: docs/torch.md says how to use one from PyPI"
     case " $wanted " in *" $torch "*) echo "setup.sh: Ubuntu 24.04 has no PyTorch: what compares tern with it is skipped" ;; esac
-    wanted=$(echo "$wanted" | sed "s/$torch//g")
+    wanted=$(echo "$wanted" | sed "s/$torch//g; s/$headers//g")
     ;;
 *) refuse "this system ($system) is not one of those that are tested" ;;
 esac

@@ -37,7 +37,6 @@ ALLOWED = [
     r"this cuDNN takes no description of a device",
     r"what oneDNN tells of its kernels is the CPU's",
     r".*run scripts/peers\.sh",
-    r"no headers of PyTorch for C\+\+",
     r"no cuobjdump",
     r"(marble-qt|mricron)-data is installed",
     r"PyTorch 1\.13 has no barrier",
