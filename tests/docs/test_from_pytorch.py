@@ -35,6 +35,8 @@ NO_COUNTERPART = {
     "tern_allocator_set": "a hook for the embedding program",
     "tern_log_set": "a hook for the embedding program",
     "tern_group_mem_*": "windows that peers read",
+    "tern_group_wake": "PyTorch's back ends have threads of their own",
+    "tern_work_wait_any": "PyTorch has futures with callbacks",
     "tern_group_from_mpi": "PyTorch takes MPI's world, and no other communicator",
     "tern_preempt_ask": "beside tern_preempt_pending",
     "tern_preempt_fd": "beside tern_preempt_pending",
