@@ -115,7 +115,7 @@ class Setup(unittest.TestCase):
     def test_wrong_words(self):
         done = self.call("tests")
         self.assertEqual((done.returncode, self.calls("apt-get")), (1, []))
-        self.assertIn('usage: setup.sh [extras|test|bench] [--dry-run], got "tests"', done.stdout)
+        self.assertIn('usage: setup.sh [extras|test|bench|torch] [--dry-run], got "tests"', done.stdout)
 
     def test_without_root(self):
         self.fake("id", "echo 1000")
