@@ -10,19 +10,21 @@
  *
  * gloo moves bytes on a thread of its own. A message there is an "unbound buffer": ours reaches over all of
  * the memory, so that one object serves any message, and none is made once there are enough. Three things
- * that gloo does are kept away from who uses it: - A wait that times out closes all pairs of its context,
- * and there is no other way to ask whether a
- *     message is done. So the pairs are taken out of the context; to have waited in vain is an exception
- * then, and nothing else. - A message longer than what was asked for throws on gloo's thread, which ends
- * the process, and one that is shorter passes for whole. Sizes are part of the slot here, so messages of
- * other sizes do not meet. - A pair that breaks tells only the messages that wait in a queue, not the one
- * whose bytes are on the way. Each peer therefore has a watch: a receive of something that is never sent,
- * which stays in the queue.
+ * that gloo does are kept away from who uses it:
+ *
+ *     - A wait that times out closes all pairs of its context, and there is no other way to ask whether a
+ *       message is done. So the pairs are taken out of the context; to have waited in vain is an exception
+ *       then, and nothing else.
+ *     - A message longer than what was asked for throws on gloo's thread, which ends the process, and one
+ *       that is shorter passes for whole. Sizes are part of the slot here, so messages of other sizes do not
+ *       meet.
+ *     - A pair that breaks tells only the messages that wait in a queue, not the one whose bytes are on the
+ *       way. Each peer therefore has a watch: a receive of something that is never sent, which stays in the
+ *       queue.
  *
  * Two ways to end the process on gloo's thread are left: a peer that writes what is no message of gloo's,
  * and a write that fails for another reason than a closed connection (a host that was unreachable for
- * minutes).
- * */
+ * minutes). */
 #include <tern/backend/transport.h>
 
 #include <gloo/common/error.h>
