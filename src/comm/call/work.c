@@ -71,7 +71,7 @@ static bool work_is_over(const tern_work *work)
     return (work->is_transfer ? work->transfer.status : work->status) != TERN_PENDING;
 }
 
-static bool one_is_over(const tern__wait_limit *limit)
+static bool works_one_is_over(const tern__wait_limit *limit)
 {
     const any_limit *any = (const any_limit *)limit;
     for (size_t i = 1; i < any->count; i++)
@@ -98,7 +98,7 @@ static int work_wait_limited(tern_work *work, tern__wait_limit *limit, tern_erro
 
 /* Returns the status of the first work that is over, or TERN_PENDING. Only the first test makes progress.
  */
-static int any_test(tern_work *const *works, size_t count, size_t *index, tern_error *err)
+static int work_test_any(tern_work *const *works, size_t count, size_t *index, tern_error *err)
 {
     for (size_t i = 0; i < count; i++) {
         if (i && !work_is_over(works[i])) continue;
@@ -110,17 +110,18 @@ static int any_test(tern_work *const *works, size_t count, size_t *index, tern_e
     return TERN_PENDING;
 }
 
-static int any_wait(tern_work *const *works, size_t count, double timeout_s, size_t *index, tern_error *err)
+static int work_wait_any(tern_work *const *works, size_t count, double timeout_s, size_t *index,
+                         tern_error *err)
 {
     tern_error why = {0};
-    int status = any_test(works, count, index, err);
+    int status = work_test_any(works, count, index, err);
     if (status != TERN_PENDING || !(timeout_s > 0)) return status;
     any_limit any = {
-        .limit = {.until = tern__deadline(timeout_s), .is_reached = count > 1 ? one_is_over : NULL},
+        .limit = {.until = tern__deadline(timeout_s), .is_reached = count > 1 ? works_one_is_over : NULL},
         .works = works,
         .count = count};
     status = work_wait_limited(works[0], &any.limit, &why);
-    if (status >= 0) return any_test(works, count, index, err);
+    if (status >= 0) return work_test_any(works, count, index, err);
     if (index) *index = 0;
     return tern__call_fail(works[0]->group, works[0]->func, &why, err);
 }
@@ -128,7 +129,7 @@ static int any_wait(tern_work *const *works, size_t count, double timeout_s, siz
 int tern_work_wait_for(tern_work *work, double timeout_s, tern_error *err)
 {
     if (!work) return tern__error_set(err, __func__, TERN_E_INVALID, "work is NULL");
-    return any_wait(&work, 1, timeout_s, NULL, err);
+    return work_wait_any(&work, 1, timeout_s, NULL, err);
 }
 
 int tern_work_wait_any(tern_work *const *works, size_t count, double timeout_s, size_t *index,
@@ -137,7 +138,7 @@ int tern_work_wait_any(tern_work *const *works, size_t count, double timeout_s, 
     if (!works || !count) return tern__error_set(err, __func__, TERN_E_INVALID, "no works to wait for");
     for (size_t i = 0; i < count; i++)
         if (!works[i]) return tern__error_set(err, __func__, TERN_E_INVALID, "works[%zu] is NULL", i);
-    return any_wait(works, count, timeout_s, index, err);
+    return work_wait_any(works, count, timeout_s, index, err);
 }
 
 void tern_group_wake(tern_group *group)
