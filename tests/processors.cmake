@@ -1,4 +1,4 @@
-# How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has two for every core, since
+# How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has five for two cores, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
 # two, with two threads that do not spin, and so do ranks that mostly start their interpreters. Ranks that compute take three. Tests that
 # expect a choice that was made by measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that

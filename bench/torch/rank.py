@@ -81,6 +81,13 @@ def cpu_ms():
     return (used.ru_utime + used.ru_stime) * 1e3
 
 
+def finished_hook(_, bucket):
+    """A hook of DDP that reduces nothing: the works of the back end that does nothing have no results."""
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def step_job(model, steps, parallel):
     """Returns the function that measures: the milliseconds of a step, its CPU time, and losses."""
     net, x, y, loss_of = models.make(model, dist.get_rank())
@@ -88,6 +95,8 @@ def step_job(model, steps, parallel):
         net = models.sharded(net)
     else:
         net = DistributedDataParallel(net)
+        if dist.get_backend() == "fake":
+            net.register_comm_hook(None, finished_hook)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
     def one():

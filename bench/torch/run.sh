@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares torch.distributed's back ends gloo and tern (python/) at the same work, in turn for some rounds: all_reduce of ordinary tensors and of
 # the back end's own memory, and training steps with DDP and FSDP2. Prints medians, their spread, and the ratios of medians. A back end that
-# does nothing is the floor for small tensors: what Python and PyTorch take. 10 rounds take some minutes.
+# does nothing is the floor for small tensors and for DDP's steps: what Python and PyTorch take. 10 rounds take some minutes.
 #
 #     bench/torch/run.sh [--only NAME,..] [--hosts RATE] [--json FILE] [rounds]
 #

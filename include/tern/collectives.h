@@ -12,9 +12,8 @@
  * there. On each rank a buffer may be in memory of tern_group_mem_alloc, at any offset, or in ordinary
  * memory. What counts is `out` of all_gather, and `in` or `buf` of the others: in such memory the peers reach
  * it without a copy. Scatter, the calls with lists of counts, and all_gather and reduce_scatter of many
- * buffers copy from anywhere; the other calls of many buffers do so on a rank that has one elsewhere. In a
- * group that has called tern_group_mem_alloc, ordinary memory of more than 128 KiB (8 MiB between hosts) is
- * copied as a whole, to memory that the group keeps for this; without room for it: E_MEMORY.
+ * buffers copy from anywhere. A call of more than 128 KiB (8 MiB between hosts), or of many buffers, makes no
+ * copies if all memory of all ranks is such memory, and otherwise copies that of every rank.
  *
  * Asynchronous calls: each `_post` function starts the same operation and returns a work at once, NULL on
  * error. The buffers belong to the work until tern_work_wait returns; lists are copied.

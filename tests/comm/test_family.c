@@ -432,18 +432,21 @@ static bool hears_failure(const tern_group *group)
     return !tern__control_is_healthy(group->control);
 }
 
-/* Rank 0 has posted works that the others finish without it, and one more, when rank 2 fails. */
+/* Rank 0 has posted works that the others finish without it, and one more, when rank 2 fails. The posts of
+ * the sum of one element carry its data; other ranks compute the sum of many for rank 0. */
 static int late_look_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    float x = 1, y = 1;
+    float x = 1, y = 1, many[3000] = {[2999] = 1};
     tern_group *world = open_world(boot, &err);
     RANK_CHECK_OK(rank, err);
+    tern_work *sums = tern_all_reduce_post(world, many, 3000, TERN_F32, TERN_SUM, &err);
     tern_work *sum = tern_all_reduce_post(world, &x, 1, TERN_F32, TERN_SUM, &err);
     tern_work *barrier = tern_barrier_post(world, &err);
     if (rank) {
         RANK_CHECK(rank, !tern_work_wait(sum, &err) && !tern_work_wait(barrier, &err) && x == 3);
+        RANK_CHECK(rank, !tern_work_wait(sums, &err) && many[2999] == 3);
         atomic_fetch_add(&b->arrived, 1);
         RANK_CHECK(rank, await_count(&b->arrived, 3));
         if (rank == 2 && b->variant == KILL) raise(SIGKILL);
@@ -454,6 +457,7 @@ static int late_look_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, hears_failure(world));
         RANK_CHECK(rank, !tern_work_test(barrier, &err) && !tern_work_wait(sum, &err) && x == 3);
         RANK_CHECK(rank, !tern_work_wait(barrier, &err) && !err.code);
+        RANK_CHECK(rank, !tern_work_wait(sums, &err) && many[2999] == 3);
         RANK_CHECK(rank, tern_work_wait(more, &err) == TERN_E_PEER && strstr(err.text, "rank 2 (") && y == 1);
     }
     tern_group_close(world);

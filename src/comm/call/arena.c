@@ -6,7 +6,6 @@
 #include "comm/call/arena.h"
 
 #include "base/pages.h"
-#include "comm/call/piece.h"
 
 #include <string.h>
 
@@ -104,62 +103,8 @@ const tern__group_block *tern__arena_search(tern__group_arena *arena, size_t off
     return arena->found < arena->count && block->offset <= offset ? block : NULL;
 }
 
-/* ---- blocks on loan ---- */
-
-static void loan_free(tern__group_arena *arena, tern__loan *loan)
-{
-    tern__ring_copy_unpin(&arena->group->staging->copies, loan->at);
-    tern__arena_free(arena, loan->at);
-    *loan = (tern__loan){0};
-}
-
-/* Frees the blocks that nobody has on loan. Returns whether there were any. */
-static bool loans_free(tern__group_arena *arena)
-{
-    bool has_freed = false;
-    for (int i = 0; i < TERN__LOANS; i++) {
-        tern__loan *loan = &arena->loans[i];
-        if (!loan->at || loan->is_lent) continue;
-        loan_free(arena, loan);
-        has_freed = true;
-    }
-    return has_freed;
-}
-
 char *tern__arena_alloc(tern__group_arena *arena, size_t bytes, tern_error *err)
 {
-    tern_error why = {0};
-    size_t offset;
-    int status = block_add(arena, bytes, &offset, &why);
-    if (status == TERN_E_MEMORY && loans_free(arena)) {
-        why = (tern_error){0};
-        status = block_add(arena, bytes, &offset, &why);
-    }
-    if (!status) return arena->base + offset;
-    tern__error_set(err, why.func, status, "%s", why.text);
-    return NULL;
-}
-
-/* A new block replaces one that is too small, so that their number does not grow with every size. */
-tern__loan *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err)
-{
-    tern__loan *fit = NULL, *other = NULL;
-    for (int i = 0; i < TERN__LOANS; i++) {
-        tern__loan *loan = &arena->loans[i];
-        if (loan->is_lent) continue;
-        if (loan->bytes < bytes) {
-            if (!other || loan->bytes > other->bytes) other = loan;
-        } else if (!fit || loan->bytes < fit->bytes) {
-            fit = loan;
-        }
-    }
-    if (!fit) {
-        fit = other;
-        if (fit->at) loan_free(arena, fit);
-        char *at = tern__arena_alloc(arena, bytes, err);
-        if (!at) return NULL;
-        *fit = (tern__loan){.at = at, .bytes = tern__align_up(bytes, tern__page_bytes())};
-    }
-    fit->is_lent = true;
-    return fit;
+    size_t offset = 0;
+    return block_add(arena, bytes, &offset, err) ? NULL : arena->base + offset;
 }

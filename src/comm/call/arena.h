@@ -3,24 +3,13 @@
 #ifndef TERN_SRC_COMM_CALL_ARENA_H
 #define TERN_SRC_COMM_CALL_ARENA_H
 
-#include "comm/call/ring_copy.h"
 #include "comm/move/backend.h"
 
-/* A block from tern_group_mem_alloc, or one for loan. It has whole pages. */
+/* A block from tern_group_mem_alloc. It has whole pages. */
 typedef struct tern__group_block {
     size_t offset, pages; /* bytes */
     size_t bytes;         /* as requested */
 } tern__group_block;
-
-/* Memory that a piece borrows, kept for reuse. */
-typedef struct tern__loan {
-    char *at;
-    size_t bytes; /* whole pages */
-    bool is_lent;
-} tern__loan;
-
-/* The most blocks on loan at a time: a piece in flight borrows two at most. */
-#define TERN__LOANS TERN__RING_COPY_BLOCKS
 
 typedef struct tern__group_arena {
     tern_group *group;
@@ -30,7 +19,6 @@ typedef struct tern__group_arena {
     tern__group_block *blocks; /* by offset */
     size_t count, room;
     size_t found; /* the index of the block that was found last */
-    tern__loan loans[TERN__LOANS];
 } tern__group_arena;
 
 /* Opens a group's arena. Collective. */
@@ -51,9 +39,5 @@ static inline const tern__group_block *tern__arena_find(tern__group_arena *arena
     bool is_last = arena->found < arena->count && offset - last->offset < last->pages;
     return is_last ? last : tern__arena_search(arena, offset);
 }
-
-/* Lends a block of at least `bytes`, with any contents: the smallest one that is free for reuse, or a new
- * one. The borrower gives it back with is_lent = false. */
-tern__loan *tern__arena_lend(tern__group_arena *arena, size_t bytes, tern_error *err);
 
 #endif

@@ -1,7 +1,6 @@
 /* piece.c - a piece of a work: copied into the ring, posted, and copied out. */
 #include "comm/call/piece.h"
 
-#include "comm/call/arena.h"
 #include "device/memory.h"
 
 #include <string.h>
@@ -73,7 +72,7 @@ static bool is_in_own(const tern__piece *piece)
  * If that is a device's, the part is in the ring nevertheless. */
 static bool keeps_part(const tern__staging *staging, const tern_work *work)
 {
-    bool is_large = work->pieces > TERN__FLIGHTS && work->operand_count == 1 && !work->extents;
+    bool is_large = !tern__work_fits_ring(work) && work->operand_count == 1 && !work->extents;
     return is_large && work->post.kind == TERN__ALL_REDUCE && staging->group->backend->keeps_parts;
 }
 
@@ -108,9 +107,10 @@ static bool is_own_part(const tern_work *work)
 {
     if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
     if (tern__group_mover(work->group)->lands_in_windows) return false;
-    bool is_whole = work->pieces <= TERN__FLIGHTS, is_list = work->operand_count != 1;
+    bool is_list = work->operand_count != 1;
     if (work->is_placed) return work->post.kind == TERN__REDUCE_SCATTER;
-    return !is_whole && !is_list && work->post.kind != TERN__ALL_REDUCE && work->post.kind != TERN__REDUCE;
+    return !tern__work_fits_ring(work) && !is_list && work->post.kind != TERN__ALL_REDUCE &&
+           work->post.kind != TERN__REDUCE;
 }
 
 /* Returns the results of a piece in its place of the ring. */
@@ -176,13 +176,8 @@ static int plan_take(tern__staging *staging, tern__piece *piece, int rank, uint6
     tern_span take = clip_span(take_of(staging, work, rank), piece, tern_dtype_bytes(work->post.dtype));
     piece->takes[rank] = (tern__move){take.data, from, take.count};
     if (!take.count || !work->is_away) return TERN_OK;
-    int place = place_number(staging, piece);
-    if (piece->landing) {
-        piece->takes[rank].to =
-            piece->landing->at + (size_t)rank * piece->count * tern_dtype_bytes(work->post.dtype);
-        return TERN_OK;
-    }
-    piece->takes[rank].to = tern__ring_copy_landing(&staging->copies, take.data, place, rank, err);
+    piece->takes[rank].to =
+        tern__ring_copy_landing(&staging->copies, take.data, place_number(staging, piece), rank, err);
     return piece->takes[rank].to ? TERN_OK : TERN_E_MEMORY;
 }
 
@@ -222,7 +217,9 @@ static int take_moves(tern__staging *staging, const tern__piece *piece, tern_err
     return status;
 }
 
-/* Plans the first piece of a move with lists of counts, which exchanges them. */
+/* ---- the question of a work that asks ---- */
+
+/* Plans the piece in which the ranks exchange their lists of counts. */
 static void plan_counts(const tern__staging *staging, tern__piece *piece)
 {
     const tern__bootstrap *boot = &staging->group->boot;
@@ -241,16 +238,21 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
     piece->extent.count = (uint64_t)boot->world * each;
 }
 
+/* Where the memory is, the ranks say by a post that touches none: a rank whose memory is in the arena is
+ * idle in it. */
+static void plan_question(const tern__staging *staging, tern__piece *piece)
+{
+    if (piece->work->gives)
+        plan_counts(staging, piece);
+    else
+        piece->extent.count = 0;
+}
+
 /* ---- a piece ---- */
 
 static bool reaches_own(const tern__staging *staging, const tern_work *work)
 {
     return !work->extents && staging->group->reaches_own;
-}
-
-static bool is_placed_list(const tern_work *work)
-{
-    return work->is_placed && work->operands != &work->operand && work->count;
 }
 
 /* Lets the back end work in the caller's memory, if the piece is in a single buffer of the host and the
@@ -262,95 +264,20 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
     tern__kind kind = work->post.kind;
     size_t first = piece->first;
     bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
-    if (!is_one || !piece->count || work->is_away || is_placed_list(work) || !reaches_own(staging, work))
-        return;
+    if (!is_one || !piece->count || work->is_away || !reaches_own(staging, work)) return;
     for (; first >= operand->count; operand++) first -= operand->count;
     if (piece->count > operand->count - first || operand->in != operand->out) return;
     piece->extent.window = TERN__OWN_MEMORY;
     piece->extent.offset = (uintptr_t)(operand->out + first * tern_dtype_bytes(work->post.dtype));
 }
 
-/* ---- blocks on loan ---- */
-
-/* A device may still copy from a place's block when the piece has landed, so that is returned when the
- * place is used again. */
-static void return_loans(tern__piece *piece)
-{
-    if (piece->loan) piece->loan->is_lent = false;
-    if (piece->landing) piece->landing->is_lent = false;
-    if (piece->table) piece->table->is_lent = false;
-    piece->loan = piece->landing = piece->table = NULL;
-}
-
-/* Borrows a block; for copies of a device, which do not wait for it, pinned. */
-static tern__loan *borrow_block(tern__staging *staging, const tern_work *work, size_t bytes, tern_error *err)
-{
-    tern__loan *loan = tern__arena_lend(staging->group->arena, bytes, err);
-    if (!loan || !work->is_away) return loan;
-    return tern__ring_copy_pin(&staging->copies, loan->at, loan->bytes, err) ? NULL : loan;
-}
-
-/* For a placed piece that is not in the arena and does not fit a place of the ring. */
-static int borrow_blocks(tern__staging *staging, tern__piece *piece, tern_error *err)
-{
-    const tern_work *work = piece->work;
-    if (!work->is_placed || work->extents || is_in_own(piece)) return TERN_OK;
-    size_t size = tern_dtype_bytes(work->post.dtype), bytes = piece->extent.count * size;
-    const tern__group_arena *arena = staging->group->arena;
-    if (bytes <= staging->place_bytes) return TERN_OK;
-    piece->loan = borrow_block(staging, work, bytes, err);
-    if (!piece->loan) return err->code;
-    piece->at = piece->loan->at;
-    piece->extent.window = arena->window;
-    piece->extent.offset = (uint64_t)(piece->at - arena->base);
-    if (!work->is_away || !tern__kind_is_move(work->post.kind)) return TERN_OK;
-    piece->landing =
-        borrow_block(staging, work, (size_t)staging->group->boot.world * piece->count * size, err);
-    return piece->landing ? TERN_OK : err->code;
-}
-
-/* ---- placed lists ---- */
-
-/* The extents of a list are behind its operands. */
-static tern__extent *list_extents(const tern_work *work)
-{
-    return (tern__extent *)(work->operands + work->operand_count);
-}
-
-/* Makes an extent for each buffer of a list, one after the other in the piece, unless they are in the arena.
- * Returns their number. */
-static int plan_list(const tern__piece *piece, const tern_work *work)
-{
-    int count = 0;
-    uint64_t offset = piece->extent.offset;
-    if (work->extents) return work->extent_count;
-    for (size_t i = 0; i < work->operand_count; i++) {
-        uint64_t here = work->operands[i].count;
-        if (!here) continue;
-        list_extents(work)[count++] = (tern__extent){piece->extent.window, offset, here};
-        offset += here * tern_dtype_bytes(work->post.dtype);
-    }
-    return count;
-}
-
-static int borrow_table(tern__staging *staging, tern__piece *piece, tern_error *err)
-{
-    tern_work *work = piece->work;
-    if (!is_placed_list(work)) return TERN_OK;
-    work->extent_count = plan_list(piece, work);
-    piece->table =
-        tern__arena_lend(staging->group->arena, (size_t)work->extent_count * sizeof(tern__extent), err);
-    return piece->table ? TERN_OK : err->code;
-}
-
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
  * own counts and the largest one. */
-static int plan_piece(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
+static void plan_piece(tern__staging *staging, tern__piece *piece, tern_work *work)
 {
-    size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
+    size_t index = work->loaded - (work->asks && work->loaded), first = index * work->piece;
     size_t world = (size_t)staging->group->boot.world;
     tern__move *moves = staging->moves + (size_t)place_number(staging, piece) * 2 * world;
-    return_loans(piece);
     *piece = (tern__piece){.work = work,
                            .first = first,
                            .at = staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes,
@@ -361,17 +288,15 @@ static int plan_piece(tern__staging *staging, tern__piece *piece, tern_work *wor
         (tern__extent){.window = staging->window,
                        .offset = (uint64_t)(piece->at - staging->ring),
                        .count = piece->count * tern__staging_parts(staging->group, work->post.kind)};
-    find_own(staging, piece);
-    int status = borrow_blocks(staging, piece, err);
-    return status ? status : borrow_table(staging, piece, err);
+    if (!work->is_undecided) find_own(staging, piece);
 }
 
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
-    int status = plan_piece(staging, piece, work, err);
-    if (status) return status;
-    if (work->is_uncounted)
-        plan_counts(staging, piece);
+    int status = TERN_OK;
+    plan_piece(staging, piece, work);
+    if (work->is_undecided)
+        plan_question(staging, piece);
     else if (tern__kind_is_move(work->post.kind))
         status = plan_moves(staging, piece, err);
     else if (!work->extents && !is_in_own(piece))
@@ -389,15 +314,18 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     post.label.part = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
-    if (piece->table) {
-        const tern__group_arena *arena = staging->group->arena;
-        post.extents = list_extents(work);
-        post.extent_count = work->extent_count;
-        post.has_table = true;
-        post.table_window = arena->window;
-        post.table_offset = (uint64_t)(piece->table->at - arena->base);
-    }
     post.is_placed = work->is_placed || reaches_own(staging, work);
+    if (work->is_undecided && !work->gives) {
+        post.only_meets = true;
+        post.terms.idle = work->extents != NULL;
+        post.extent_count = 0;
+        return post;
+    }
+    if (work->is_placed && work->operands != &work->operand) {
+        post.has_table = true;
+        post.table_window = staging->window;
+        post.table_offset = (uint64_t)(piece->at - staging->ring);
+    }
     if (tern__kind_is_move(post.kind)) {
         post.takes = piece->takes;
         post.gives = piece->gives;
@@ -418,7 +346,6 @@ int tern__piece_unload(tern__staging *staging, tern__piece *piece, tern_error *e
         status = take_moves(staging, piece, err);
     else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own_part(work)))
         status = copy_out(staging, piece, err);
-    if (!work->is_away) return_loans(piece);
     if (status || !work->is_away) return status;
     return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
 }

@@ -6,18 +6,14 @@
 #include "comm/call/ring_copy.h"
 #include "comm/call/staging.h"
 
-/* Elements [first, first + count) of a work. pieces[i] of the staging uses place i of the ring, or a block on
- * loan. */
+/* Elements [first, first + count) of a work. pieces[i] of the staging uses place i of the ring. */
 typedef struct tern__piece {
     tern_work *work;
     uint64_t seq;
     size_t first, count;
-    char *at;                   /* the place of the ring, or a block on loan */
-    tern__extent extent;        /* there, or in the caller's memory if the back end can */
-    struct tern__loan *loan;    /* of a placed piece that does not fit the ring: its data; or NULL */
-    struct tern__loan *landing; /* the same for what it takes for a device */
-    struct tern__loan *table;   /* of a placed list: for its extents */
-    tern__move *takes, *gives;  /* [world] in the staging's `moves` */
+    char *at;                  /* the place of the ring */
+    tern__extent extent;       /* there, or in the caller's memory if the back end can */
+    tern__move *takes, *gives; /* [world] in the staging's `moves` */
 } tern__piece;
 
 /* The counts that a rank sends to another one, in a move with lists of counts. */

@@ -166,8 +166,14 @@ static uint32_t digest_of(const tern__request *r)
     return tern__fnv_fold(hash) | 1;
 }
 
-/* Finds the extents of a list that is placed, if all its buffers are in the arena. Otherwise all are copied.
- */
+/* True if a list may be placed: its table fits a place of the ring. */
+static bool is_placed_list(const tern_group *group, const tern__request *r)
+{
+    return tern__staging_parts(group, r->kind) == 1 &&
+           r->length <= tern__staging_place(group) / sizeof(tern__extent);
+}
+
+/* Finds the extents of a list that is placed, if all its buffers are in the arena. */
 static int find_extents(tern_work *work, const tern_group *group, const tern__request *r,
                         tern__extent *extents, tern_error *err)
 {
@@ -272,7 +278,7 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
     takes = gives + world;
     work->gives = gives;
     work->takes = takes;
-    work->is_uncounted = true;
+    work->asks = work->is_undecided = true;
     for (size_t i = 0; r->outs && i < world; i++) {
         gives[i] = r->ins ? r->ins[i] : (tern_span){(void *)r->in, r->count};
         takes[i] = r->outs[i];
@@ -342,17 +348,6 @@ static int finish_alone(tern_work *work, const tern_group *group, const tern__re
 
 /* ---- starting ---- */
 
-static tern__post post_of(const tern__request *r)
-{
-    return (tern__post){.kind = r->kind,
-                        .dtype = r->dtype,
-                        .op = r->op,
-                        .root = r->root,
-                        .terms = {.weighted = r->is_premul, .weight = r->factor, .share = 1},
-                        .wait_all = r->wait_all,
-                        .is_vote = r->is_vote};
-}
-
 static int place_work(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
     if (r->kind == TERN__ALL_GATHER_V || r->kind == TERN__ALL_TO_ALL_V)
@@ -366,14 +361,30 @@ static uint64_t total_of(const tern_group *group, const tern_work *work)
     return work->count * (has_parts ? (uint64_t)group->boot.world : 1);
 }
 
+/* Cuts a work into pieces. A work that asks is cut when it has the answer; its question is one piece. */
+static void work_cut(tern_work *work, const tern_group *group, const tern__request *r)
+{
+    work->is_placed &= !work->is_direct && work->count;
+    work->piece = work->is_direct ? work->count : tern__staging_piece(group, r->kind, r->dtype, work->count);
+    if (work->is_placed && (r->is_list || work->count > work->piece)) work->asks = work->is_undecided = true;
+    if (!work->asks && work->count > work->piece)
+        work->pieces = (work->count + work->piece - 1) / work->piece;
+}
+
 static int work_begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
 {
     *work = (tern_work){.group = group,
                         .func = r->func,
-                        .post = post_of(r),
+                        .post = {.kind = r->kind,
+                                 .dtype = r->dtype,
+                                 .op = r->op,
+                                 .root = r->root,
+                                 .terms = {.weighted = r->is_premul, .weight = r->factor, .share = 1},
+                                 .wait_all = r->wait_all,
+                                 .is_vote = r->is_vote},
                         .pieces = 1,
                         .is_placed = group->arena && uses_windows(group, r->kind)};
-    if (r->is_list) work->is_placed &= tern__staging_parts(group, r->kind) == 1;
+    if (r->is_list) work->is_placed &= is_placed_list(group, r);
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);
     if (!status) status = place_work(work, group, r, err);
@@ -385,11 +396,7 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
     if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
-    work->is_placed &= !work->is_direct;
-    work->piece = work->extents || work->is_placed
-                      ? work->count
-                      : tern__staging_piece(group, r->kind, r->dtype, work->count);
-    if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;
+    work_cut(work, group, r);
     status = tern__debug_call_begin(work, tern__staging_calls(group->staging) + 1, err);
     if (status) return status;
     tern__staging_push(group->staging, work);

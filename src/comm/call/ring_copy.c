@@ -31,17 +31,6 @@ static void wait_all(const tern__ring_copy *copy)
         copy->device->backend->event_wait(copy->device, copy->places[i], NULL);
 }
 
-static void unpin_all(tern__ring_copies *copies)
-{
-    const tern__device_backend *backend = copies->pinned->backend;
-    backend->unpin(copies->pinned, copies->ring);
-    for (int i = 0; i < TERN__RING_COPY_BLOCKS; i++) {
-        if (copies->blocks[i]) backend->unpin(copies->pinned, copies->blocks[i]);
-        copies->blocks[i] = NULL;
-    }
-    copies->pinned = NULL;
-}
-
 /* Frees a device's ring copy when its device closes. The next device pins the ring again. */
 static void on_close(tern__close_listener *listener)
 {
@@ -50,7 +39,10 @@ static void on_close(tern__close_listener *listener)
     for (const tern__ring_copy *any = copies->first; any; any = any->next) wait_all(any);
     while (*link != copy) link = &(*link)->next;
     *link = copy->next;
-    if (copies->pinned == copy->device) unpin_all(copies);
+    if (copies->pinned == copy->device) {
+        copy->device->backend->unpin(copy->device, copies->ring);
+        copies->pinned = NULL;
+    }
     copy->device->backend->pinned_free(copy->device, copy->landing);
     free_marks(copy);
     tern__free(copy);
@@ -103,30 +95,6 @@ static int pin_ring(tern__ring_copies *copies, tern_device *device, tern_error *
     int status = device->backend->pin(device, copies->ring, TERN__FLIGHTS * copies->place_bytes, err);
     if (!status) copies->pinned = device;
     return status;
-}
-
-static int find_pinned(const tern__ring_copies *copies, const char *block)
-{
-    int i = 0;
-    while (i < TERN__RING_COPY_BLOCKS && copies->blocks[i] != block) i++;
-    return i;
-}
-
-int tern__ring_copy_pin(tern__ring_copies *copies, char *block, size_t bytes, tern_error *err)
-{
-    if (find_pinned(copies, block) < TERN__RING_COPY_BLOCKS) return TERN_OK;
-    int free = find_pinned(copies, NULL);
-    int status = copies->pinned->backend->pin(copies->pinned, block, bytes, err);
-    if (!status) copies->blocks[free] = block;
-    return status;
-}
-
-void tern__ring_copy_unpin(tern__ring_copies *copies, const char *block)
-{
-    int i = find_pinned(copies, block);
-    if (i == TERN__RING_COPY_BLOCKS) return;
-    copies->pinned->backend->unpin(copies->pinned, copies->blocks[i]);
-    copies->blocks[i] = NULL;
 }
 
 /* ---- copies ---- */

@@ -13,16 +13,12 @@
 
 typedef struct tern__ring_copy tern__ring_copy;
 
-/* The most blocks beside the ring that are pinned. */
-#define TERN__RING_COPY_BLOCKS 8
-
 /* The copies of a ring of TERN__FLIGHTS places, one for each device that was ever used. */
 typedef struct tern__ring_copies {
     tern__ring_copy *first;
     tern_device *pinned; /* the device for which the ring is pinned, or NULL */
     char *ring;
-    char *blocks[TERN__RING_COPY_BLOCKS]; /* pinned for the same device, or NULL */
-    size_t place_bytes, landing_bytes;    /* of a place; the most that one rank gives in a piece */
+    size_t place_bytes, landing_bytes; /* of a place; the most that one rank gives in a piece */
     int world;
 } tern__ring_copies;
 
@@ -32,11 +28,7 @@ void tern__ring_copies_close(tern__ring_copies *copies);
 /* Makes the copies of `data` wait for all work that is on the step's stream now. Like tern__ring_copy_end, it
  * does nothing for host memory. */
 int tern__ring_copy_begin(tern__ring_copies *copies, const void *data, tern_error *err);
-/* Pins a block that copies use instead of the ring, unless it is pinned; after tern__ring_copy_begin. Whole
- * pages. Unpin it before it is freed. */
-int tern__ring_copy_pin(tern__ring_copies *copies, char *block, size_t bytes, tern_error *err);
-void tern__ring_copy_unpin(tern__ring_copies *copies, const char *block);
-/* Copies to the ring or from it, or a block. Host memory is copied at once. */
+/* Copies to the ring or from it. Host memory is copied at once. */
 int tern__ring_copy_run(tern__ring_copies *copies, void *to, const void *from, size_t bytes, tern_error *err);
 /* Records the event after the copies of `place` that were enqueued since the last call. */
 int tern__ring_copy_mark(tern__ring_copies *copies, int place, tern_error *err);

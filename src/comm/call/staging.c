@@ -16,9 +16,9 @@ typedef struct tern__held {
 
 /* ---- life ---- */
 
-/* Returns the size of a place. Within a host, a place stays in the second-level cache beside the callers'
- * buffers. Between hosts each piece costs a message's latency, and only large calls fill a place. */
-static size_t place_bytes(const tern_group *group)
+/* Within a host, a place stays in the second-level cache beside the callers' buffers. Between hosts each
+ * piece costs a message's latency, and only large calls fill a place. */
+size_t tern__staging_place(const tern_group *group)
 {
     return (size_t)(tern__group_mover(group)->lands_in_windows ? 8192 : 128) << 10;
 }
@@ -53,7 +53,7 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
     if (!staging) return NULL;
     size_t world = (size_t)group->boot.world;
     staging->group = group;
-    staging->place_bytes = place_bytes(group);
+    staging->place_bytes = tern__staging_place(group);
     staging->moves = tern__alloc(TERN__FLIGHTS * 2 * world * sizeof(*staging->moves), "tern_group_open", err);
     staging->counts = tern__alloc(world * sizeof(*staging->counts), "tern_group_open", err);
     if (!staging->moves || !staging->counts ||
@@ -150,7 +150,7 @@ static size_t wished_pieces(const tern_group *group, size_t bytes)
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count)
 {
     size_t parts = shares_place(group, kind) ? (size_t)group->boot.world : tern__staging_parts(group, kind),
-           each = tern_dtype_bytes(dtype) * parts, most = place_bytes(group) / each;
+           each = tern_dtype_bytes(dtype) * parts, most = tern__staging_place(group) / each;
     if (!count || !tern__group_mover(group)->lands_in_windows) return most;
     size_t pieces = TERN__MAX((count + most - 1) / most, wished_pieces(group, count * each));
     return TERN__MIN(tern__align_up((count + pieces - 1) / pieces, TERN__LINE), most);
@@ -190,7 +190,7 @@ void tern__staging_drop(tern__staging *staging, tern_work *work, int status)
     work->status = status;
 }
 
-/* ---- the first piece of a move with lists of counts ---- */
+/* ---- the answer to a work's question ---- */
 
 static int fail_counts(const tern_group *group, int giver, uint64_t given, int taker, uint64_t taken,
                        const char *func, tern_error *err)
@@ -223,9 +223,33 @@ static int take_counts(tern__staging *staging, tern_work *work, tern_error *err)
     int status =
         is_direct && most ? tern__direct_move(work, group, most, err) : tern__work_depart(staging, work, err);
     if (status) return status;
-    work->is_uncounted = false;
     work->pieces += (most + work->piece - 1) / work->piece;
     return TERN_OK;
+}
+
+/* If all ranks have their memory in the arena, the rest is one piece; else the ring's pieces. */
+static void take_places(const tern__staging *staging, tern_work *work, uint64_t seq)
+{
+    const tern_group *group = staging->group;
+    if (group->backend->tally(group->channel, seq)->idle) {
+        work->piece = work->count;
+    } else {
+        work->is_placed = false;
+        work->extents = NULL;
+        work->extent_count = 0;
+    }
+    work->pieces += (work->count + work->piece - 1) / work->piece;
+}
+
+static int take_answer(tern__staging *staging, tern_work *work, uint64_t seq, tern_error *err)
+{
+    int status = TERN_OK;
+    if (work->gives)
+        status = take_counts(staging, work, err);
+    else
+        take_places(staging, work, seq);
+    work->is_undecided = status != TERN_OK;
+    return status;
 }
 
 /* ---- a piece is loaded, started, landed ---- */
@@ -242,7 +266,7 @@ static int load_piece(tern__staging *staging, tern_error *err)
     if (status) return status;
     staging->loaded++;
     work->loaded++;
-    if (work->loaded == work->pieces && !work->is_uncounted) staging->next = work->next;
+    if (work->loaded == work->pieces && !work->is_undecided) staging->next = work->next;
     return TERN_OK;
 }
 
@@ -261,10 +285,11 @@ static int land_piece(tern__staging *staging, tern_error *err)
 {
     tern__piece *piece = piece_at(staging, staging->landed);
     tern_work *work = piece->work;
-    int status = work->call ? tern__debug_call_land(work, err) : TERN_OK;
+    bool is_question = work->is_undecided;
+    int status = is_question ? take_answer(staging, work, piece->seq, err) : TERN_OK;
+    if (!status && work->call) status = tern__debug_call_land(work, err);
     staging->landed++;
-    if (status) return status;
-    status = work->is_uncounted ? take_counts(staging, work, err) : tern__piece_unload(staging, piece, err);
+    if (!status && !is_question) status = tern__piece_unload(staging, piece, err);
     if (status || ++work->landed < work->pieces) return status;
     status = tern__work_return(staging, work, err);
     if (!status) tern__staging_drop(staging, work, TERN_OK);
@@ -299,7 +324,7 @@ static int can_load(tern__staging *staging, tern_error *err)
 {
     const tern_work *work = staging->next;
     bool is_full = staging->loaded - staging->landed == TERN__FLIGHTS;
-    if (!work || is_full || (work->is_uncounted && work->loaded)) return TERN_PENDING;
+    if (!work || is_full || (work->is_undecided && work->loaded)) return TERN_PENDING;
     return tern__ring_copy_test(&staging->copies, (int)(staging->loaded % TERN__FLIGHTS), err);
 }
 

@@ -5,15 +5,18 @@
  * whole, every rank has to wait for it anyway, so each rank computes its own result directly into the
  * caller's memory. In an all_reduce it does so for its own part, which then never enters the ring; in a
  * reduce the root copies the result out as usual. In a move each rank copies the data that it takes from the
- * other ranks' rings. A move with lists of counts begins with a piece in which the ranks exchange their
- * counts. Only then is the number of further pieces known, so later calls wait for it.
+ * other ranks' rings.
  *
- * In a group that has an arena (arena.h), a call that may use it is *placed*: it is one piece, whatever the
- * memory, and each rank says where its part of it is. A buffer in the arena stays where it is. Any other is
- * copied to a place of the ring, or if it does not fit, as a whole to a block of the arena on loan. A list
- * has a table of its extents in such a block, for the peers; if one of its buffers is not in the arena, all
- * are copied. What is placed depends only on what the ranks compare, so all of them cut a call in the same
- * way.
+ * In a group that has an arena (arena.h), a call that may use it is *placed*: each rank says where its part
+ * of the data is. If the call fits one place of the ring, a buffer in the arena stays where it is, and any
+ * other is copied to the ring. A larger call is one piece in the arena if all ranks have their memory there.
+ * If one has not, all of them send it through the ring, piece by piece. So does a list, whatever its size.
+ * In the arena, a list has a table of its extents, for the peers, in its place of the ring.
+ *
+ * Two kinds of calls *ask* first: their first piece is a question, and only its answer says how many further
+ * pieces there are. So later calls wait for it. In a move with lists of counts the ranks exchange their
+ * counts; in a placed call that is large or a list they say whether their memory is in the arena. What asks
+ * depends only on what the ranks compare, so all of them cut a call in the same way.
  *
  * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the
  * timing. So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces
@@ -46,11 +49,12 @@ struct tern_work {
     const tern__work_operand *operands;
     size_t operand_count;
     const tern_span *gives, *takes; /* [world] in a move with lists of counts */
-    bool is_uncounted;              /* the other ranks' counts are not known yet */
     bool is_placed;                 /* it is one piece, and where it is may differ between the ranks */
+    bool asks;                      /* its first piece is a question: counts, or where the memory is */
+    bool is_undecided;              /* that has not been answered yet */
     size_t count;                   /* elements per rank */
     size_t piece;                   /* elements per rank in a piece */
-    size_t pieces;                  /* its pieces; those in the ring, posted and done: */
+    size_t pieces;                  /* its pieces, with the question; those in the ring, posted and done: */
     size_t loaded, started, landed;
     const tern__extent *extents; /* the buffers in windows, or NULL: they are copied */
     int extent_count;
@@ -66,6 +70,12 @@ struct tern_work {
     bool is_transfer;          /* a message: of the fields above, only `group` and `func` are set */
     tern__transfer transfer;
 };
+
+/* True if all of the work's data is in the ring at once. */
+static inline bool tern__work_fits_ring(const tern_work *work)
+{
+    return work->pieces - work->asks <= TERN__FLIGHTS;
+}
 
 typedef struct tern__staging tern__staging;
 
@@ -89,6 +99,8 @@ void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_erro
 size_t tern__staging_parts(const tern_group *group, tern__kind kind);
 /* Returns the elements per rank in a piece of a call with `count` elements; 0: the count is unknown. */
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count);
+/* Returns the bytes of a place of the ring. */
+size_t tern__staging_place(const tern_group *group);
 /* Returns the number of works so far. */
 uint64_t tern__staging_calls(const tern__staging *staging);
 /* Numbers the work and appends it to the queue. */

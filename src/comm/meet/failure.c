@@ -93,13 +93,17 @@ int tern__group_told(const tern_group *group, const char *func, tern_error *err)
     return error->code ? tern__error_set(err, func, error->code, "%s", error->text) : TERN_OK;
 }
 
+/* Makes a failure that the control plane knows of the group's own. */
+static void group_learn(tern_group *group)
+{
+    tern_error why = {0};
+    if (!group->root->error.code && *group->root->mark && tern__failure_check(group, &why))
+        tern__group_fail(group, &why);
+}
+
 int tern__group_check(tern_group *group, const char *func, tern_error *err)
 {
-    const tern_group *root = group->root;
-    tern_error why = {0};
-    bool is_well = !group->control || tern__control_is_healthy(group->control);
-    if (!is_well && !root->error.code && *root->mark && tern__failure_check(group, &why))
-        tern__group_fail(group, &why);
+    if (group->control && !tern__control_is_healthy(group->control)) group_learn(group);
     return tern__group_told(group, func, err);
 }
 

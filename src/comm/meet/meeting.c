@@ -50,11 +50,17 @@ static void meeting_retire(tern__meeting *m)
 }
 
 /* After a failure: counts works that all ranks had finished before it as done, however late this rank
- * looks. Touches no data. */
+ * looks. If all have posted a work that is carried, the others may have finished it, so this rank finishes it
+ * too, unless its caller knows of the failure and may have freed the memory. Touches no other data. */
 static void meeting_settle(tern__meeting *m)
 {
-    while (m->met < m->all_posted && meeting_is_done(m, m->met + 1) && !tern__tally_take(m, m->met + 1, NULL))
-        m->met++;
+    for (; m->met < m->all_posted; m->met++) {
+        uint64_t next = m->met + 1;
+        bool is_carried = m->mover && m->mover->is_carried(m->mover_of, next);
+        if (is_carried && m->of->group->root->error.code) return;
+        if (!meeting_is_done(m, next) || tern__tally_take(m, next, NULL)) return;
+        if (is_carried) m->mover->run(m->mover_of, next);
+    }
 }
 
 /* `inside` tells a peer that closes after a failure that its memory is still in use. It is stored before
@@ -221,7 +227,9 @@ int tern__meeting_post(tern__meeting *m, const tern__post *post, uint64_t *seq, 
     if (!status) status = tern__failure_check(group, err);
     if (status) return status;
     *seq = m->own_posted = next;
-    *tern__meeting_work(m, next) = (tern__met){.post = *post, .count = desc.count, .source = post->root};
+    tern__met *work = tern__meeting_work(m, next);
+    work->post = *post;
+    work->count = desc.count;
     tern__tally_say(m, next, post, &desc);
     if (m->mover) m->mover->begin(m->mover_of, next);
     if (!group->whole) tern__desc_say(group->control, &desc, next, m->of->where);

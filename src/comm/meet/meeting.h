@@ -85,6 +85,8 @@ typedef struct tern__meeting_mover {
      * work moves nothing. */
     bool (*run)(void *of, uint64_t seq);
     bool (*is_done)(const void *of, uint64_t seq);
+    /* True if the posts carry the work's data: all that a rank still does is to compute its own result. */
+    bool (*is_carried)(const void *of, uint64_t seq);
     /* True if `rank` has not begun what only it can do. */
     bool (*owes)(const void *of, uint64_t seq, int rank);
 } tern__meeting_mover;

@@ -41,6 +41,7 @@ void tern__tally_say(tern__meeting *m, uint64_t seq, const tern__post *post, con
     tern__met *work = tern__meeting_work(m, seq);
     const bool *nobody = m->shadows + m->slots * (size_t)world;
     work->tally = (tern__tally){.shadow = nobody, .shares = world};
+    work->is_weighted = work->is_moot = false;
     work->source = post->root;
     tern__meeting_desc(m, seq)[rank] = *desc;
     if (!post->terms.weighted) return;

@@ -111,7 +111,8 @@ int tern__debug_call_land(const tern_work *work, tern_error *err)
 {
     tern__debug *debug = debug_of(work->group);
     tern__flight *flight = work->call;
-    bool is_first = work->landed == 0, is_last = work->landed + 1 == work->pieces;
+    bool is_first = work->landed == work->asks, is_last = work->landed + 1 == work->pieces;
+    if (work->landed < work->asks && !is_last) return TERN_OK;
     int status = flight && (is_first || is_last) ? tern__flight_check(flight, err) : TERN_OK;
     for (int i = 0; flight && i < flight->count; i++)
         flight->ranges[i].is_kept &= !flight->ranges[i].is_in_place;

@@ -9,8 +9,12 @@
  * If the result goes to memory that only one rank sees, that rank must compute it: every rank then has one
  * chunk, its own.
  *
+ * The data of a small work is *carried* by the posts: each rank copies it to the work's slot, and when all
+ * have posted, each computes its own result from the copies. So no rank waits for what another one computes,
+ * and the memory of a rank is touched by itself alone.
+ *
  * A work's words in shared memory are claim[world] and `done`, tagged (seq, n): a word with another seq
- * reads as n = 0. */
+ * reads as n = 0. Behind them is carried[world]. */
 #include "comm/move/window/mailbox.h"
 
 /* ---- claiming chunks ---- */
@@ -23,6 +27,11 @@ static tern__word *claims_of(const tern__channel *channel, uint64_t seq)
 static tern__word *done_of(const tern__channel *channel, uint64_t seq)
 {
     return claims_of(channel, seq) + channel->windows->ranks.world;
+}
+
+static tern__carried *carried_of(const tern__channel *channel, uint64_t seq)
+{
+    return (tern__carried *)(done_of(channel, seq) + 1);
 }
 
 static bool claim_chunk(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
@@ -60,8 +69,11 @@ static void run_slice(tern__channel *channel, uint64_t seq, int owner)
 static void cut_work(void *of, uint64_t seq)
 {
     const tern__channel *channel = of;
-    tern__cut_make(tern__channel_cut(channel, seq), tern__meeting_work(channel->meeting, seq),
-                   channel->windows->ranks.world);
+    const tern__met *work = tern__meeting_work(channel->meeting, seq);
+    tern__cut *cut = tern__channel_cut(channel, seq);
+    tern__cut_make(cut, work, channel->windows->ranks.world);
+    if (cut->is_carried)
+        tern__carried_write(channel, work, &carried_of(channel, seq)[channel->windows->ranks.rank]);
 }
 
 static bool run_work(void *of, uint64_t seq)
@@ -69,7 +81,9 @@ static bool run_work(void *of, uint64_t seq)
     tern__channel *channel = of;
     const tern__cut *cut = tern__channel_cut(channel, seq);
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    if (!cut->chunks) return false;
+    if (cut->is_carried)
+        tern__carried_run(channel, tern__meeting_work(channel->meeting, seq), carried_of(channel, seq));
+    if (!cut->chunks) return cut->is_carried;
     for (int i = 0; i < (cut->is_own ? 1 : world); i++) run_slice(channel, seq, (rank + i) % world);
     return true;
 }
@@ -79,6 +93,11 @@ static bool work_is_done(const void *of, uint64_t seq)
     const tern__channel *channel = of;
     uint64_t chunks = tern__channel_cut(channel, seq)->chunks;
     return !chunks || tern__tagged(atomic_load(&done_of(channel, seq)->value), seq) == chunks;
+}
+
+static bool work_is_carried(const void *of, uint64_t seq)
+{
+    return tern__channel_cut(of, seq)->is_carried;
 }
 
 static bool owes_chunk(const void *of, uint64_t seq, int rank)
@@ -156,8 +175,11 @@ static void channel_close(void *self)
 
 static void *channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
 {
-    static const tern__meeting_mover mover = {
-        .begin = cut_work, .run = run_work, .is_done = work_is_done, .owes = owes_chunk};
+    static const tern__meeting_mover mover = {.begin = cut_work,
+                                              .run = run_work,
+                                              .is_done = work_is_done,
+                                              .is_carried = work_is_carried,
+                                              .owes = owes_chunk};
     const char *func = "tern_group";
     tern__window_state *windows = state;
     size_t world = (size_t)windows->ranks.world;
@@ -167,8 +189,9 @@ static void *channel_open(void *state, const tern__channel_opts *opts, tern_erro
     channel->at = tern__alloc(world * sizeof(*channel->at), func, err);
     channel->to = tern__alloc(world * sizeof(*channel->to), func, err);
     if (channel->at && channel->to)
-        channel->meeting = tern__meeting_open(&windows->ranks, opts->slots, &mover, channel,
-                                              (world + 1) * sizeof(tern__word), err);
+        channel->meeting =
+            tern__meeting_open(&windows->ranks, opts->slots, &mover, channel,
+                               (world + 1) * sizeof(tern__word) + world * sizeof(tern__carried), err);
     if (channel->meeting)
         channel->cuts = tern__alloc(channel->meeting->slots * sizeof(*channel->cuts), func, err);
     if (channel->cuts) return channel;

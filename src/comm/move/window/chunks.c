@@ -2,7 +2,7 @@
  *
  * A work whose result stays in the windows is cut into one slice per rank, and each slice into chunks. Any
  * rank may do any chunk, for all ranks. A work whose result goes to a rank's own memory has one chunk per
- * rank, which only that rank does. */
+ * rank, which only that rank does. A work that fits a cache line is carried by the posts. */
 #include "comm/move/window/window.h"
 
 #include "comm/move/reduce.h"
@@ -46,6 +46,8 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world)
     uint64_t each = (count + (uint64_t)world - 1) / (uint64_t)world;
     *cut = (tern__cut){.is_own = cut_is_own(post)};
     if (post->only_meets || count == 0) return;
+    cut->is_carried = !cut->is_own && post->extent_count == 1 && count * size <= sizeof(tern__carried);
+    if (cut->is_carried) return;
     cut->slice = tern__align_up(count * size <= small_bytes ? count : each, line);
     cut->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
     for (int rank = 0; rank < world; rank++) cut->chunks += tern__cut_chunks(cut, work, rank);
@@ -64,6 +66,48 @@ static void reduce_chunk(const tern__channel *channel, const tern__met *work, ch
     else if (!work->is_moot)
         tern__reduce_weighted(post->dtype, work->tally.weight, work->tally.shares, in, world, out, outs,
                               count);
+}
+
+/* ---- for this rank, from what the posts carry ---- */
+
+static char *carried_place(const tern__channel *channel, const tern__met *work)
+{
+    const tern__window_state *windows = channel->windows;
+    const tern__extent *own = work->post.extents;
+    return windows->list[own->window]->bases[windows->ranks.rank] + own->offset;
+}
+
+void tern__carried_write(const tern__channel *channel, const tern__met *work, tern__carried *own)
+{
+    memcpy(own->data, carried_place(channel, work), work->count * tern_dtype_bytes(work->post.dtype));
+}
+
+void tern__carried_run(const tern__channel *channel, const tern__met *work, tern__carried *all)
+{
+    const tern__post *post = &work->post;
+    int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
+    uint64_t each = work->count / (uint64_t)world;
+    size_t bytes = work->count * tern_dtype_bytes(post->dtype), part = bytes / (size_t)world;
+    char *to = carried_place(channel, work);
+    for (int r = 0; r < world; r++) channel->at[r] = all[r].data;
+    switch (post->kind) {
+    case TERN__REDUCE:
+        if (rank != post->root) break;
+        /* fall through */
+    case TERN__ALL_REDUCE: reduce_chunk(channel, work, &to, 1, work->count); break;
+    case TERN__BROADCAST:
+        if (work->source >= 0) memcpy(to, all[work->source].data, bytes);
+        break;
+    case TERN__ALL_GATHER:
+        for (int r = 0; r < world; r++) memcpy(to + (size_t)r * part, all[r].data + (size_t)r * part, part);
+        break;
+    case TERN__REDUCE_SCATTER:
+        for (int r = 0; r < world; r++) channel->at[r] += (size_t)rank * part;
+        to += (size_t)rank * part;
+        reduce_chunk(channel, work, &to, 1, each);
+        break;
+    default: break;
+    }
 }
 
 /* ---- for all ranks, in the windows ---- */

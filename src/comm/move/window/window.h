@@ -27,12 +27,17 @@ typedef struct tern__window_state {
 } tern__window_state;
 
 /* A work cut into chunks. There is one slice of `slice` elements per rank, in which that rank starts; or
- * one chunk per rank, which only that rank does (is_own). */
+ * one chunk per rank, which only that rank does (is_own); or no chunk at all, if it is carried. */
 typedef struct tern__cut {
     uint64_t slice, chunk; /* elements */
     uint64_t chunks;       /* of all slices together */
-    bool is_own;
+    bool is_own, is_carried;
 } tern__cut;
+
+/* The data of a rank that is carried by its post. */
+typedef struct tern__carried {
+    _Alignas(TERN__LINE) char data[TERN__LINE];
+} tern__carried;
 
 /* An ordered sequence of works in windows. */
 typedef struct tern__channel {
@@ -74,6 +79,10 @@ static inline tern__shm_group *tern__windows_ranks(void *state)
 void tern__cut_make(tern__cut *cut, const tern__met *work, int world);
 /* Returns the number of chunks in the slice of `rank`. */
 uint64_t tern__cut_chunks(const tern__cut *cut, const tern__met *work, int rank);
+/* Copies this rank's data of a carried work to its post. */
+void tern__carried_write(const tern__channel *channel, const tern__met *work, tern__carried *own);
+/* Computes this rank's result of a carried work. `all`: [world]. */
+void tern__carried_run(const tern__channel *channel, const tern__met *work, tern__carried *all);
 /* Does one chunk of the slice of `owner`. */
 void tern__chunk_run(tern__channel *channel, uint64_t seq, int owner, uint64_t chunk);
 
