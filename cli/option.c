@@ -130,7 +130,7 @@ static int indent_of(const tern__cli_option *options)
     return indent;
 }
 
-static void print_row(const tern__cli_option *option, int indent)
+static void option_print_row(const tern__cli_option *option, int indent)
 {
     char head[96];
     int column = printf("%-*s", indent, (head_of(option, head), head));
@@ -170,7 +170,7 @@ void tern__page_print(const char *who, const tern__cli_page *page)
     if (page->options->name) putchar('\n');
     for (const tern__cli_option *row = page->options; tern__option_is_row(row); row++) {
         if (!row->name) printf("\n%s\n", row->help);
-        if (tern__option_is_listed(row)) print_row(row, indent);
+        if (tern__option_is_listed(row)) option_print_row(row, indent);
     }
     print_refused(page->options);
 }

@@ -44,12 +44,18 @@ GROUPS = {
 USUAL, LARGE = ["mlp", "start", "resnet18", "unet3d", "all_reduce"], ["unet3d-160", "resnet50", "deeplabv3"]
 
 
+def only_names(args, groups, usual):
+    """Returns the names of the groups in --only, or the usual ones."""
+    names = args.only.split(",") if args.only else usual
+    for name in names:
+        if name not in groups:
+            sys.exit(f"run.sh: --only: expected some of {','.join(groups)}, got {name!r}")
+    return names
+
+
 def chosen_groups(args):
     """Returns the names of the chosen groups, each once; --bf16 adds their bf16 variants."""
-    names = args.only.split(",") if args.only else USUAL + LARGE * args.large + ["demo"] * args.demo
-    for name in names:
-        if name not in GROUPS:
-            sys.exit(f"run.sh: --only: expected some of {','.join(GROUPS)}, got {name!r}")
+    names = only_names(args, GROUPS, USUAL + LARGE * args.large + ["demo"] * args.demo)
     names += [f"{name}-bf16" for name in names if args.bf16 and f"{name}-bf16" in GROUPS]
     return list(dict.fromkeys(names))
 
@@ -204,20 +210,26 @@ def profiles(rows, *options):
             yield launched(2, TERN, "bench", "step", *step_options(*arguments), *options)
 
 
-def parse():
+def parse_rounds(groups, rounds, *own):
+    """Reads the options of a run.sh that measures groups in rounds; `own` are options of its own, (name, keywords) each."""
     parser = argparse.ArgumentParser(prog="run.sh")
-    parser.add_argument("rounds", type=int, nargs="?", default=3)
-    parser.add_argument("--only", metavar="NAME,..", help=f"some of {','.join(GROUPS)}")
-    parser.add_argument("--peers", metavar="WORD,..", help="peers whose names contain any of these: 1.13,compile")
-    parser.add_argument("--large", action="store_true", help="also steps that take seconds")
-    parser.add_argument("--demo", action="store_true", help="also the demo's 4 epochs")
-    parser.add_argument("--bf16", action="store_true", help="also the steps in bf16")
-    parser.add_argument("--profile", action="store_true", help="profile the kernels of tern's steps")
+    parser.add_argument("rounds", type=int, nargs="?", default=rounds)
+    parser.add_argument("--only", metavar="NAME,..", help=f"some of {','.join(groups)}")
+    for name, keywords in own:
+        parser.add_argument(name, **keywords)
     parser.add_argument("--json", metavar="FILE", help="write all measurements")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("rounds: expected 1 or more")
     return args
+
+
+def parse():
+    return parse_rounds(GROUPS, 3, ("--peers", dict(metavar="WORD,..", help="peers whose names contain any of these: 1.13,compile")),
+                        ("--large", dict(action="store_true", help="also steps that take seconds")),
+                        ("--demo", dict(action="store_true", help="also the demo's 4 epochs")),
+                        ("--bf16", dict(action="store_true", help="also the steps in bf16")),
+                        ("--profile", dict(action="store_true", help="profile the kernels of tern's steps")))
 
 
 NOTES = """

@@ -1,5 +1,4 @@
 """Implements run.sh: a world of ranks for each back end, which measure in turn, and the table."""
-import argparse
 import contextlib
 import glob
 import json
@@ -204,23 +203,8 @@ def measured(name, backends, rounds):
 # ---- the command ----
 
 def chosen_groups(args):
-    names = args.only.split(",") if args.only else list(GROUPS)
-    for name in names:
-        if name not in GROUPS:
-            sys.exit(f"run.sh: --only: expected some of {','.join(GROUPS)}, got {name!r}")
+    names = run.only_names(args, GROUPS, list(GROUPS))
     return [name for name in names if not args.hosts or name != "all_reduce8"]  # two hosts, a rank on each
-
-
-def parse():
-    parser = argparse.ArgumentParser(prog="run.sh")
-    parser.add_argument("rounds", type=int, nargs="?", default=10)
-    parser.add_argument("--only", metavar="NAME,..", help=f"some of {','.join(GROUPS)}")
-    parser.add_argument("--hosts", metavar="RATE", help="rate of the link between two hosts, as for tc; any: no limit")
-    parser.add_argument("--json", metavar="FILE", help="write all measurements")
-    args = parser.parse_args()
-    if args.rounds < 1:
-        parser.error("rounds: expected 1 or more")
-    return args
 
 
 NOTES = """
@@ -229,7 +213,7 @@ without communicating: what is left is Python's and PyTorch's, which no back end
 
 
 def main():
-    args = parse()
+    args = run.parse_rounds(GROUPS, 10, ("--hosts", dict(metavar="RATE", help="rate of the link between two hosts, as for tc; any: no limit")))
     names = chosen_groups(args)
     run.check_build("run.sh")
     facts = torch_facts()

@@ -422,7 +422,7 @@ static void print_head(const bench *b)
     printf("%12s %12s %10s %10s %8s\n", "bytes", "median us", "alg GB/s", "bus GB/s", "ratio");
 }
 
-static void print_row(const bench *b, const result *r)
+static void collectives_print_row(const bench *b, const result *r)
 {
     if (!b->set->op) printf("%-15s", b->trial.op->name);
     printf("%12zu %12.2f %10.3f %10.3f", r->bytes, r->median_s * 1e6, algbw_gbs(r), busbw_gbs(b, r));
@@ -529,7 +529,7 @@ const tern__cli_page tern__barrier_page = {
 };
 
 /* Returns what tern__flags_read_all does. */
-static int read_options(int argc, char **argv)
+static int collectives_read_options(int argc, char **argv)
 {
     static char who[64]; /* argv[0] points to it after this call */
     const char *name = chosen.op ? chosen.op->name : "collectives";
@@ -562,7 +562,7 @@ static void run_op(bench *b, const collective *op, tern_error *err)
     for (int i = 0; i < set->count && !err->code; i++) {
         if (!set->op && !fits_memory(b, set->sizes[i])) continue;
         result r = measure_size(b, set->sizes[i], err);
-        if (b->trial.rank == 0 && !err->code) (set->json ? print_json : print_row)(b, &r);
+        if (b->trial.rank == 0 && !err->code) (set->json ? print_json : collectives_print_row)(b, &r);
         fflush(stdout);
         if (!r.bytes) break; /* a barrier has no sizes */
     }
@@ -596,7 +596,7 @@ int tern__bench_collective(int argc, char **argv)
         chosen.sizes[5] = 256 << 20;
         chosen.budget_s = 0.3;
     }
-    int status = read_options(argc, argv);
+    int status = collectives_read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     tern_group *world = open_world(&chosen, &err);

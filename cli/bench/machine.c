@@ -89,7 +89,7 @@ static size_t copied_bytes(void)
     return tern__align_up((size_t)TERN__MIN(TERN__MAX(cache, 64L << 20), 256L << 20), TERN__LINE);
 }
 
-static double measure_copy(int threads, tern_error *err)
+static double machine_measure_copy(int threads, tern_error *err)
 {
     size_t bytes = copied_bytes();
     float *from = tern__alloc(bytes, "tern bench", err), *to = tern__alloc(bytes, "tern bench", err);
@@ -108,6 +108,6 @@ int tern__machine_measure(tern_device *device, tern_dtype dtype, tern__machine *
 {
     if (device->backend) return tern__machine_measure_device(device, dtype, machine, err);
     machine->gflops = measure_gflops(device->threads);
-    machine->copy_gbs = measure_copy(device->threads, err);
+    machine->copy_gbs = machine_measure_copy(device->threads, err);
     return tern__is_set(err) ? err->code : TERN_OK;
 }

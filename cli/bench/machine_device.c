@@ -121,7 +121,7 @@ static double copy_ms(const yardstick *y, size_t bytes)
     return ms;
 }
 
-static double measure_copy(const yardstick *y)
+static double device_measure_copy(const yardstick *y)
 {
     double gbs = 0;
     for (size_t bytes = copy_min; bytes <= copy_max && !y->err->code; bytes *= 2) {
@@ -139,7 +139,7 @@ int tern__machine_measure_device(tern_device *device, tern_dtype dtype, tern__ma
         .device = device, .clock = tern__bench_clock_new(device, 2 * TRIES, err), .dtype = dtype, .err = err};
     if (!y.clock) return err->code;
     machine->gflops = measure_gflops(&y);
-    machine->copy_gbs = measure_copy(&y);
+    machine->copy_gbs = device_measure_copy(&y);
     tern__bench_clock_free(y.clock);
     return err->code;
 }

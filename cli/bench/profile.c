@@ -67,7 +67,7 @@ static double bytes_once(const tern__call *call)
     return tern__call_cost(&here).bytes;
 }
 
-static row *add_row(tern__profile *self)
+static row *profile_add_row(tern__profile *self)
 {
     if (tern__array_reserve(&self->rows, &self->room, self->count + 1, sizeof(row), "tern bench", self->err))
         return NULL;
@@ -85,7 +85,7 @@ static row *find_row(tern__profile *self, const tern__call *call)
         if (self->rows[i].kernel == like.kernel && self->rows[i].algorithm == like.algorithm &&
             !strcmp(self->rows[i].shapes, like.shapes))
             return &self->rows[i];
-    row *added = add_row(self);
+    row *added = profile_add_row(self);
     if (added) *added = like;
     return added;
 }
@@ -163,7 +163,7 @@ static int by_time(const void *a, const void *b)
 
 /* On a GPU, starting and ending a call takes time, for a copy as for a kernel: a row is compared with a copy
  * of as many bytes as its calls move. */
-static void measure_copy(tern__profile *self, row *r, const tern__machine *machine)
+static void profile_measure_copy(tern__profile *self, row *r, const tern__machine *machine)
 {
     double own = self->device->backend
                      ? tern__machine_copy_of(self->device, r->cost.bytes / (double)r->calls, self->err)
@@ -177,13 +177,13 @@ static double finish_rows(tern__profile *self, const tern__machine *machine, dou
     read_clock(self);
     qsort(self->rows, self->count, sizeof(row), by_time);
     for (size_t i = 0; i < self->count; i++) {
-        measure_copy(self, &self->rows[i], machine);
+        profile_measure_copy(self, &self->rows[i], machine);
         ms -= self->rows[i].ms;
     }
     return ms;
 }
 
-static void print_row(const row *r, const line *l, long steps)
+static void profile_print_row(const row *r, const line *l, long steps)
 {
     printf("%-22s %7.1f %10.3f %6.1f", tern__kernel_name(r->kernel), (double)r->calls / (double)steps,
            l->ms / (double)steps, l->step_percent);
@@ -209,7 +209,7 @@ void tern__profile_print(tern__profile *self, const tern__machine *machine, long
            "% peak", "MB a call", "GB/s", "% copy", "% once", self->by_shape ? "  shapes" : "");
     for (size_t i = 0; i < self->count; i++) {
         line l = line_of(&self->rows[i], machine, ms);
-        print_row(&self->rows[i], &l, steps);
+        profile_print_row(&self->rows[i], &l, steps);
     }
     printf("%-22s %7s %10.3f %6.1f\n", "outside of kernels", "", outside / (double)steps, 100 * outside / ms);
 }

@@ -322,7 +322,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     tern__bench_print(line);
 }
 
-static void print_text(const bench *b, const settings *set, int ranks, const result *r)
+static void step_print_text(const bench *b, const settings *set, int ranks, const result *r)
 {
     printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.*f samples/s, peak %.0f MB, "
            "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
@@ -423,7 +423,7 @@ static bool complete_settings(settings *set)
 }
 
 /* Returns what tern__flags_read_all does, and TERN__EXIT_USAGE if options contradict each other. */
-static int read_options(int argc, char **argv)
+static int step_read_options(int argc, char **argv)
 {
     int status = tern__flags_read_all(&tern__step_page, "tern bench step", argc, argv);
     if (status) return status;
@@ -433,7 +433,7 @@ static int read_options(int argc, char **argv)
 
 int tern__bench_step(int argc, char **argv)
 {
-    int status = read_options(argc, argv);
+    int status = step_read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     bench b = {0};
@@ -444,7 +444,7 @@ int tern__bench_step(int argc, char **argv)
             if (chosen.json)
                 print_json(&b, &chosen, tern_group_size(b.world), &r);
             else
-                print_text(&b, &chosen, tern_group_size(b.world), &r);
+                step_print_text(&b, &chosen, tern_group_size(b.world), &r);
         }
     }
     tern_error_print(&err);

@@ -127,7 +127,7 @@ static rates measure_rounds(client *clients, long count, const settings *set, te
 
 /* ---- printing ---- */
 
-static void print_row(const settings *set, long count, rates r)
+static void store_print_row(const settings *set, long count, rates r)
 {
     if (!set->json) {
         printf("%8ld %12.0f %12.0f %12.0f %8.2f\n", count, r.slowest, r.median, r.fastest,
@@ -168,7 +168,7 @@ static void run_clients(const settings *set, tern_error *err)
     if (!err->code) print_title(set);
     for (long count = 1; !err->code; count = set->clients) {
         rates r = measure_rounds(clients, count, set, err);
-        if (!err->code) print_row(set, count, r);
+        if (!err->code) store_print_row(set, count, r);
         if (count == set->clients) break;
     }
     for (long i = 0; clients && i < set->clients; i++) tern_store_close(clients[i].store);

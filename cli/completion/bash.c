@@ -77,7 +77,7 @@ static void print_operand(const tern__cli_page *page)
     if (operand == TERN__COMPLETION_NONE && page->operands) tern__print_operands(page, " ");
 }
 
-static void print_page(const tern__cli_page *page)
+static void bash_print_page(const tern__cli_page *page)
 {
     printf("options='");
     for (const tern__cli_option *o = page->options; tern__option_is_row(o); o++)
@@ -102,7 +102,7 @@ static void print_commands(const tern__cli_menu *menu)
         if (c->menu) print_commands(c->menu);
         if (!c->page) continue;
         printf("    '%s %s') ", menu->who, c->name);
-        print_page(c->page);
+        bash_print_page(c->page);
     }
 }
 

@@ -57,7 +57,7 @@ static void print_operands(const char *who, const char *name, const tern__cli_pa
     }
 }
 
-static void print_menu(const tern__cli_menu *menu)
+static void fish_print_menu(const tern__cli_menu *menu)
 {
     for (const tern__cli_command *c = menu->commands; c->name; c++) {
         print_fish_condition("needs", menu->who);
@@ -65,7 +65,7 @@ static void print_menu(const tern__cli_menu *menu)
         print_description(c->help);
     }
     for (const tern__cli_command *c = menu->commands; c->name; c++) {
-        if (c->menu) print_menu(c->menu);
+        if (c->menu) fish_print_menu(c->menu);
         if (!c->page) continue;
         print_operands(menu->who, c->name, c->page);
         for (const tern__cli_option *o = c->page->options; tern__option_is_row(o); o++)
@@ -86,5 +86,5 @@ void tern__completion_fish(void)
          "function __tern_needs\n"
          "    test (count (commandline -opc)) -eq (count $argv); and __tern_is $argv\n"
          "end");
-    print_menu(&tern__cli_root);
+    fish_print_menu(&tern__cli_root);
 }

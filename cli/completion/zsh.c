@@ -31,7 +31,7 @@ static void print_spec(const tern__cli_option *option, const char *dashes, const
     putchar('\'');
 }
 
-static void print_page(const tern__cli_page *page)
+static void zsh_print_page(const tern__cli_page *page)
 {
     printf("    _arguments -s");
     for (const tern__cli_option *o = page->options; tern__option_is_row(o); o++) {
@@ -54,7 +54,7 @@ static void print_page(const tern__cli_page *page)
     putchar('\n');
 }
 
-static void print_menu(const tern__cli_menu *menu)
+static void zsh_print_menu(const tern__cli_menu *menu)
 {
     printf("    local -a names=(");
     for (const tern__cli_command *c = menu->commands; c->name; c++) {
@@ -73,8 +73,8 @@ static void print_menu(const tern__cli_menu *menu)
            menu->noun);
     for (const tern__cli_command *c = menu->commands; c->name; c++) {
         printf("    %s)\n", c->name);
-        if (c->menu) print_menu(c->menu);
-        if (c->page) print_page(c->page);
+        if (c->menu) zsh_print_menu(c->menu);
+        if (c->page) zsh_print_page(c->page);
         puts("        ;;");
     }
     puts("    esac");
@@ -85,7 +85,7 @@ void tern__completion_zsh(void)
     puts("#compdef tern\n"
          "# The completion of tern for zsh, made by `tern completion zsh`.\n"
          "_tern() {");
-    print_menu(&tern__cli_root);
+    zsh_print_menu(&tern__cli_root);
     puts("}\n"
          "if [[ $funcstack[1] == _tern ]]; then\n"
          "    _tern \"$@\"\n"

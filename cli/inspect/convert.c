@@ -130,7 +130,7 @@ static int set_new(tern_object *dict, const char *name, size_t bytes, const tern
     return status;
 }
 
-static int add_tensors(tern_object *dict, const tern__content *content, tern_error *err)
+static int convert_add_tensors(tern_object *dict, const tern__content *content, tern_error *err)
 {
     int64_t dropped = 0;
     int status = TERN_OK;
@@ -151,7 +151,7 @@ static tern_object *flatten_object(const settings *set, tern_object *object, ter
     tern__content content = {0};
     tern_object *dict = tern_object_dict(err);
     int status = dict ? tern__content_list(&content, object, err) : TERN_E_MEMORY;
-    if (!status) status = add_tensors(dict, &content, err);
+    if (!status) status = convert_add_tensors(dict, &content, err);
     tern__content_free(&content);
     tern__object_drop(object);
     if (!status) return dict;
@@ -311,7 +311,7 @@ const tern__cli_page tern__convert_page = {
 };
 
 /* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
-static int read_options(int argc, char **argv)
+static int convert_read_options(int argc, char **argv)
 {
     chosen.load = tern_load_defaults();
     int status = tern__flags_read(&tern__convert_page, FUNC, argc, argv);
@@ -321,7 +321,7 @@ static int read_options(int argc, char **argv)
 int tern__cli_convert(int argc, char **argv)
 {
     tern_error err = {0};
-    int status = read_options(argc, argv);
+    int status = convert_read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
     int exit = convert_file(&chosen, &err);
     tern_error_print(&err);

@@ -65,8 +65,8 @@ static void compare_others(diff *d, const tern__content_item *a, const tern__con
 }
 
 /* `distance` is NULL if the shapes differ; its largest differences are NaN if there are only bytes. */
-static void add_row(diff *d, const tern__content_item *item, const char *description,
-                    const tern__distance *distance, tern_error *err)
+static void diff_add_row(diff *d, const tern__content_item *item, const char *description,
+                         const tern__distance *distance, tern_error *err)
 {
     char *name = tern__item_name(item, err);
     if (!name) return;
@@ -126,7 +126,7 @@ static void compare_tensors(diff *d, const tern__content_item *a, const tern__co
         d->shapes++;
     else
         d->values++;
-    add_row(d, a, text, same_shape ? &distance : NULL, err);
+    diff_add_row(d, a, text, same_shape ? &distance : NULL, err);
 }
 
 static void compare_both(diff *d, const tern__inspected *a, const tern__inspected *b, tern_error *err)

@@ -28,7 +28,8 @@ static void add_number(tern__rows *table, double value, tern_error *err)
         tern__rows_add(table, err, "%.4g", value);
 }
 
-static void add_row(tern__rows *table, const tern__content_item *item, const tern__values *v, tern_error *err)
+static void inspect_add_row(tern__rows *table, const tern__content_item *item, const tern__values *v,
+                            tern_error *err)
 {
     tern__tensor_info info;
     char *name = tern__item_name(item, err);
@@ -52,7 +53,7 @@ static int fill_table(const tern__content *content, tern__rows *table, tern__tot
     for (int64_t i = 0; i < content->count && !err->code; i++) {
         const tern__content_item *item = &content->items[i];
         if (!tern__item_is_tensor(item)) continue;
-        if (!tern__inspect_measure(&values, item, sum, err)) add_row(table, item, &values, err);
+        if (!tern__inspect_measure(&values, item, sum, err)) inspect_add_row(table, item, &values, err);
     }
     return err->code;
 }
@@ -77,7 +78,7 @@ static void print_totals(const tern__totals *sum)
     printf(", checksum %016llx\n", (unsigned long long)sum->checksum);
 }
 
-static int print_text(const tern__inspected *file, bool all, tern_error *err)
+static int inspect_print_text(const tern__inspected *file, bool all, tern_error *err)
 {
     static const char *const heads[] = {"<name", "<shape", "<dtype", "<",       "min",
                                         "mean",  "max",    "std",    "checksum"};
@@ -102,7 +103,8 @@ static int show_file(const settings *set, tern_error *err)
 {
     tern__inspected file;
     int status = tern__inspected_open(&file, set->paths[0], &set->load, err);
-    if (!status) status = set->json ? tern__inspect_json(&file, err) : print_text(&file, set->all, err);
+    if (!status)
+        status = set->json ? tern__inspect_json(&file, err) : inspect_print_text(&file, set->all, err);
     tern__inspected_close(&file);
     return status ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
@@ -162,7 +164,7 @@ const tern__cli_page tern__inspect_page = {
 };
 
 /* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
-static int read_options(int argc, char **argv)
+static int inspect_read_options(int argc, char **argv)
 {
     chosen.load = tern_load_defaults();
     chosen.load.metadata = true;
@@ -173,7 +175,7 @@ static int read_options(int argc, char **argv)
 int tern__cli_inspect(int argc, char **argv)
 {
     tern_error err = {0};
-    int status = read_options(argc, argv);
+    int status = inspect_read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush("tern inspect") : status;
     int exit = chosen.diff ? compare_files(&chosen, &err) : show_file(&chosen, &err);
     if (fflush(stdout)) tern__error_errno(&err, "tern inspect", TERN_E_IO, "cannot write");

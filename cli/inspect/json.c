@@ -225,7 +225,7 @@ static cJSON *json_of_totals(const tern__totals *sum)
     return object;
 }
 
-static void add_tensors(cJSON *root, const tern__content *content, tern_error *err)
+static void json_add_tensors(cJSON *root, const tern__content *content, tern_error *err)
 {
     tern__values values;
     tern__totals sum = {0};
@@ -246,7 +246,7 @@ int tern__inspect_json(const tern__inspected *file, tern_error *err)
     cJSON_AddStringToObject(root, "format", file->format);
     cJSON_AddItemToObject(root, "bytes", json_of_int(file->bytes));
     cJSON_AddItemToObject(root, "object", json_of(file->object));
-    add_tensors(root, &file->content, err);
+    json_add_tensors(root, &file->content, err);
     char *text = err->code ? NULL : cJSON_PrintUnformatted(root);
     if (text)
         puts(text);

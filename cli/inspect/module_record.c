@@ -50,8 +50,8 @@ static int add_tensor(tern_object *dict, const char *prefix, const char *name, c
 }
 
 /* A state dict omits parameters that are None (bias=False). */
-static int add_tensors(tern_object *dict, const char *prefix, const tern_object *record, const char *which,
-                       tern_error *err)
+static int record_add_tensors(tern_object *dict, const char *prefix, const tern_object *record,
+                              const char *which, tern_error *err)
 {
     const tern_object *tensors = find_part(record, which);
     int status = TERN_OK;
@@ -82,8 +82,8 @@ static int add_modules(tern_object *dict, const char *prefix, const tern_object 
 
 static int add_module(tern_object *dict, const char *prefix, const tern_object *record, tern_error *err)
 {
-    int status = add_tensors(dict, prefix, record, "_parameters", err);
-    if (!status) status = add_tensors(dict, prefix, record, "_buffers", err);
+    int status = record_add_tensors(dict, prefix, record, "_parameters", err);
+    if (!status) status = record_add_tensors(dict, prefix, record, "_buffers", err);
     return status ? status : add_modules(dict, prefix, record, err);
 }
 

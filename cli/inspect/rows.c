@@ -105,7 +105,7 @@ static int fit_columns(const tern__rows *table, int *widths, int width)
     return shown;
 }
 
-static void print_row(const tern__rows *table, const char *const *cells, const int *widths, int shown)
+static void table_print_row(const tern__rows *table, const char *const *cells, const int *widths, int shown)
 {
     for (int c = 0; c < shown; c++) {
         bool is_head = cells == table->heads;
@@ -123,7 +123,7 @@ void tern__rows_print(const tern__rows *table, int width)
         *at = TERN__MAX(*at, width_of(table->cells[i]));
     }
     int shown = fit_columns(table, widths, width);
-    print_row(table, table->heads, widths, shown);
+    table_print_row(table, table->heads, widths, shown);
     for (int64_t i = 0; i < table->count; i += table->columns)
-        print_row(table, (const char *const *)table->cells + i, widths, shown);
+        table_print_row(table, (const char *const *)table->cells + i, widths, shown);
 }

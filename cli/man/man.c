@@ -21,7 +21,7 @@ const tern__cli_page tern__man_page = {
 
 /* Prints text that roff must not interpret: a line never begins with a control character, and - is the
  * ASCII character. */
-static void print_text(const char *text, size_t length)
+static void man_print_text(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
         if (!i && (text[i] == '.' || text[i] == '\'')) printf("\\&");
@@ -45,7 +45,7 @@ static void print_text(const char *text, size_t length)
 static void print_line(const char *macro, const char *text)
 {
     fputs(macro, stdout);
-    print_text(text, strlen(text));
+    man_print_text(text, strlen(text));
     putchar('\n');
 }
 
@@ -55,7 +55,7 @@ static void print_title(const char *name, const char *help)
     for (size_t i = 0; i <= strlen(name) && i < sizeof(upper); i++)
         upper[i] = (char)toupper((unsigned char)name[i]);
     printf(".TH %s 1 \"\" \"tern %s\" \"tern\"\n.SH NAME\n", upper, tern_version());
-    print_text(name, strlen(name));
+    man_print_text(name, strlen(name));
     printf(" \\- ");
     print_line("", help);
 }
@@ -71,7 +71,7 @@ static void print_about(const char *text)
         is_example = *text == ' ';
         if (!length) printf(".PP\n");
         if (begins) printf(".nf\n");
-        print_text(text, length);
+        man_print_text(text, length);
         if (length) putchar('\n');
         text += length + (text[length] == '\n');
     }
@@ -83,12 +83,12 @@ static void print_option(const tern__cli_option *option)
     printf(".TP\n\\fB");
     if (option->letter) printf("\\-%c\\fR, \\fB", option->letter);
     printf("\\-\\-");
-    print_text(option->name, strlen(option->name));
+    man_print_text(option->name, strlen(option->name));
     printf("\\fR");
     if (option->value) {
         bool may_lack = tern__option_may_lack_value(option);
         printf(may_lack ? "[=" : " \\fI");
-        print_text(option->value + may_lack, strlen(option->value) - may_lack);
+        man_print_text(option->value + may_lack, strlen(option->value) - may_lack);
         printf("\\fR");
     }
     putchar('\n');
@@ -114,14 +114,14 @@ static void print_options(const tern__cli_option *rows, const char *heading)
         if (o->is_refused) print_option(o);
 }
 
-static void print_page(const char *who, const tern__cli_page *page, const char *heading)
+static void man_print_page(const char *who, const tern__cli_page *page, const char *heading)
 {
     const char *operands = page->operands ? page->operands : "";
     do {
         size_t length = strcspn(operands, "\n");
         printf(".B %s\n", who);
         print_line("", "[OPTIONS]");
-        print_text(operands, length);
+        man_print_text(operands, length);
         if (length) putchar('\n');
         operands += length + (operands[length] == '\n');
         if (*operands) puts(".br");
@@ -132,7 +132,7 @@ static void print_page(const char *who, const tern__cli_page *page, const char *
 }
 
 /* The page of a menu lists its commands; the benches have no pages of their own and are sections of it. */
-static void print_menu(const tern__cli_menu *menu, bool has_sections)
+static void man_print_menu(const tern__cli_menu *menu, bool has_sections)
 {
     puts(".SH SYNOPSIS");
     print_line(".B ", menu->who);
@@ -149,7 +149,7 @@ static void print_menu(const tern__cli_menu *menu, bool has_sections)
         last = c->page;
         snprintf(who, sizeof(who), "%s %s", menu->who, c->name);
         printf(".SH \"%s\"\n", who);
-        print_page(who, c->page, ".SS");
+        man_print_page(who, c->page, ".SS");
     }
 }
 
@@ -170,9 +170,9 @@ static void print_command(const tern__cli_command *command)
     print_title(name, command ? command->help : "distributed data-parallel training of neural networks");
     if (command && command->page) {
         puts(".SH SYNOPSIS");
-        print_page(who, command->page, ".SH");
+        man_print_page(who, command->page, ".SH");
     } else {
-        print_menu(command ? command->menu : &tern__cli_root, command != NULL);
+        man_print_menu(command ? command->menu : &tern__cli_root, command != NULL);
     }
     print_see_also(command);
 }

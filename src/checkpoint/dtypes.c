@@ -75,7 +75,7 @@ const tern__file_dtype *tern__file_dtype_of_storage(const char *name)
 /* ---- records ---- */
 
 /* Multiplies *count by all sizes; false if one is not valid, or the product too large. */
-static bool count_elements(const tern_object *shape, int64_t *count)
+static bool shape_count_elements(const tern_object *shape, int64_t *count)
 {
     bool fits = true;
     int64_t size = 0;
@@ -98,7 +98,7 @@ bool tern__tensor_record_read(tern__tensor_record *out, const tern_object *objec
         .bytes = tern_object_to_tensor(tern_object_record_state(object)),
     };
     return out->dtype && tern_object_kind_get(out->shape) == TERN_OBJECT_TUPLE && out->bytes &&
-           out->bytes->view.dtype == TERN_U8 && count_elements(out->shape, &out->count) &&
+           out->bytes->view.dtype == TERN_U8 && shape_count_elements(out->shape, &out->count) &&
            !__builtin_mul_overflow(out->count, (int64_t)out->dtype->bits, &bits) && bits % 8 == 0 &&
            bits / 8 == tern__view_count(&out->bytes->view);
 }

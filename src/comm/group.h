@@ -53,9 +53,10 @@ struct tern_group {
     const char *backend_name;            /* the back end that moves the data: "native+gloo" */
     char shown_name[TERN__BACKEND_NAME]; /* the name that users see: "debug+nccl+native+gloo" */
     const tern__comm_backend *backend;
-    const tern__comm_backend *second; /* the one behind NCCL's, or NULL */
-    const tern__comm_backend *behind; /* the one behind NCCL's and debug: it moves host data; or NULL */
-    void *state;                      /* the back end's, owned */
+    const tern__comm_backend *second;  /* the one behind NCCL's, or NULL */
+    const tern__comm_backend *behind;  /* the one behind NCCL's and debug: it moves host data; or NULL */
+    void *state;                       /* the back end's, owned */
+    struct tern__progress_hook *hooks; /* of back ends in front, which the movers' hooks do not advance */
     bool reaches_own; /* the back end takes extents of an all_reduce, a reduce or a broadcast that are in
                        * TERN__OWN_MEMORY; the same on all ranks */
     void *channel;    /* the user's own collectives */

@@ -19,7 +19,8 @@ int tern__sharded_block_open(tern__sharded_block *block, const tern_group *group
     const tern__comm_backend *backend = group->backend;
     *block = (tern__sharded_block){.data = data, .device = data ? tern__memory_device(data) : NULL};
     bool is_staged = block->device && !backend->reaches_devices;
-    int status = backend->window_open(group->state, is_staged ? NULL : data, bytes, &block->window, err);
+    tern__window_opts opts = {.base = is_staged ? NULL : data, .bytes = bytes};
+    int status = backend->window_open(group->state, &opts, &block->window, err);
     if (status) return status;
     block->is_open = true;
     char *base = tern__window_own(group, block->window);

@@ -93,7 +93,8 @@ int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *win
 {
     struct tern__ddp_owned *entry = owned_add(ddp, err);
     if (!entry) return TERN_E_MEMORY;
-    int status = ddp->group->backend->window_open(ddp->group->state, base, bytes, &entry->window, err);
+    tern__window_opts opts = {.base = base, .bytes = bytes};
+    int status = ddp->group->backend->window_open(ddp->group->state, &opts, &entry->window, err);
     entry->is_window = !status;
     *window = entry->window;
     return status;

@@ -18,7 +18,7 @@ cairo_t *tern__canvas_new(double width, double height)
     return cr;
 }
 
-static cairo_status_t write_some(void *to, const unsigned char *bytes, unsigned count)
+static cairo_status_t canvas_write(void *to, const unsigned char *bytes, unsigned count)
 {
     const tern_figure_out *out = to;
     return out->write(out->to, bytes, count) ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
@@ -28,7 +28,8 @@ int tern__canvas_save(cairo_t *cr, const tern_figure_out *out, char *why, size_t
 {
     cairo_status_t status = cairo_status(cr);
     if (status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_write_to_png_stream(cairo_get_target(cr), write_some, (void *)(uintptr_t)out);
+        status =
+            cairo_surface_write_to_png_stream(cairo_get_target(cr), canvas_write, (void *)(uintptr_t)out);
     cairo_destroy(cr);
     if (status == CAIRO_STATUS_SUCCESS) return 0;
     snprintf(why, why_size, "%s", cairo_status_to_string(status));

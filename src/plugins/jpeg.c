@@ -128,7 +128,7 @@ static int check_components(const decoder *d)
 /* Checks that the file can hold the first scan, so that a damaged header allocates nothing. A Huffman code
  * takes at least a bit, and a block at least a code; only later scans of a progressive file have codes for
  * many blocks. Arithmetic coding has no such limit. */
-static int check_size(const decoder *d)
+static int check_jpeg_size(const decoder *d)
 {
     const struct jpeg_decompress_struct *j = &d->jpeg;
     uint64_t blocks = 0;
@@ -163,7 +163,7 @@ static int jpeg_begin(void *data, const tern_image_request *request, tern_image 
     if (image->height > request->opts.pixels_most / image->width)
         return 0; /* too large: the caller refuses it */
     int status = check_components(d);
-    return status ? status : check_size(d);
+    return status ? status : check_jpeg_size(d);
 }
 
 /* ---- pixels ---- */
@@ -195,7 +195,8 @@ static void read_rows(decoder *d, const tern_image *image, int64_t end)
     }
 }
 
-static int read(void *data, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
+static int read_jpeg(void *data, int64_t top, int64_t rows, const tern_image *image, char *why,
+                     size_t why_size)
 {
     decoder *d = data;
     d->why = why;
@@ -216,4 +217,4 @@ const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
                                             .decoder_new = jpeg_decoder_new,
                                             .decoder_free = jpeg_decoder_free,
                                             .begin = jpeg_begin,
-                                            .read = read};
+                                            .read = read_jpeg};

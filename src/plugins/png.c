@@ -113,7 +113,7 @@ static uint64_t packed_bytes(const tern_image_request *request)
 }
 
 /* Checks that the file can hold the rows, so that a damaged header allocates nothing. */
-static int check_size(const codec *c, const tern_image_request *request)
+static int check_png_size(const codec *c, const tern_image_request *request)
 {
     enum { RATIO_MOST = 1032 /* deflate expands a byte to at most this many */ };
     uint64_t packed = packed_bytes(request);
@@ -140,7 +140,7 @@ static int png_begin(void *decoder, const tern_image_request *request, tern_imag
     image->width = png_get_image_width(c->png, c->info);
     if (image->height > request->opts.pixels_most / image->width)
         return 0; /* too large: the caller refuses it */
-    status = check_size(c, request);
+    status = check_png_size(c, request);
     if (status) return status;
     set_form(c, request->opts.indices);
     image->channels = png_get_channels(c->png, c->info);
@@ -151,7 +151,8 @@ static int png_begin(void *decoder, const tern_image_request *request, tern_imag
 
 /* Reads all rows: an interlaced image is complete only after the last pass, and any other can be decoded only
  * from the first row on. */
-static int read(void *decoder, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
+static int read_png(void *decoder, int64_t top, int64_t rows, const tern_image *image, char *why,
+                    size_t why_size)
 {
     (void)top;
     (void)rows;
@@ -246,6 +247,6 @@ const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
                                             .decoder_new = png_decoder_new,
                                             .decoder_free = png_decoder_free,
                                             .begin = png_begin,
-                                            .read = read,
+                                            .read = read_png,
                                             .encode_most = encode_most,
                                             .encode = encode};

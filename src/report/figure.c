@@ -31,7 +31,7 @@ static const tern_figure_backend *load_plugin(const char *func, tern_error *err)
     return NULL;
 }
 
-static bool write_some(void *to, const void *bytes, size_t count)
+static bool figure_write(void *to, const void *bytes, size_t count)
 {
     figure_file *figure = to;
     return !tern__output_write(&figure->file, bytes, count, figure->err);
@@ -42,7 +42,7 @@ static const tern_figure_backend *figure_file_open(figure_file *figure, const ch
                                                    tern_error *err)
 {
     const tern_figure_backend *plugin = load_plugin(func, err);
-    *figure = (figure_file){.err = err, .out = {write_some, figure}};
+    *figure = (figure_file){.err = err, .out = {figure_write, figure}};
     return plugin && !tern__output_open(&figure->file, path, func, err) ? plugin : NULL;
 }
 

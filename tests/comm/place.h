@@ -31,7 +31,7 @@ static inline int place_open(place *p, int rank, const tern__bootstrap *boot, si
             p->backend->channel_open(p->group->state, &(tern__channel_opts){.slots = place_slots}, &p->err);
         RANK_CHECK_OK(rank, p->err);
     }
-    p->backend->window_open(p->group->state, NULL, bytes, &p->window, &p->err);
+    p->backend->window_open(p->group->state, &(tern__window_opts){.bytes = bytes}, &p->window, &p->err);
     RANK_CHECK_OK(rank, p->err);
     p->base = tern__window_own(p->group, p->window);
     for (uint64_t i = 0; i < place_channels; i++) p->extent[i] = (tern__extent){p->window, i * 400, 100};

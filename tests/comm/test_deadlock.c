@@ -51,7 +51,7 @@ static void reduce_plain(place *p)
 static void open_window(place *p)
 {
     uint32_t window;
-    p->backend->window_open(p->group->state, NULL, 4096, &window, &p->err);
+    p->backend->window_open(p->group->state, &(tern__window_opts){.bytes = 4096}, &window, &p->err);
 }
 
 static void open_channel(place *p)

@@ -185,7 +185,7 @@ static int contract_body(int rank, const tern__bootstrap *boot, void *arg)
     void *state = f.group->state,
          *channel = backend->channel_open(state, &(tern__channel_opts){.slots = 4}, &f.err);
     RANK_CHECK_OK(rank, f.err);
-    RANK_CHECK(rank, !backend->window_open(state, NULL, 4096, &window, &f.err));
+    RANK_CHECK(rank, !backend->window_open(state, &(tern__window_opts){.bytes = 4096}, &window, &f.err));
     RANK_CHECK(rank, post_at(&f, channel, (tern__extent){window, 4000, 25}) == TERN_E_INVALID);
     RANK_CHECK(rank, strstr(f.err.text, "uses 25 f32 from byte 4000 of window 2, which has 4096 bytes"));
     RANK_CHECK(rank, post_at(&f, channel, (tern__extent){window, UINT64_MAX - 3, 1}) == TERN_E_INVALID);

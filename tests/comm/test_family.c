@@ -70,7 +70,8 @@ static const variant variants[VARIANTS] = {
 static void open_window(tern_group *group, size_t bytes, tern_error *err)
 {
     uint32_t window;
-    if (group->backend->window_open(group->state, NULL, bytes, &window, err)) tern__group_fail(group, err);
+    if (group->backend->window_open(group->state, &(tern__window_opts){.bytes = bytes}, &window, err))
+        tern__group_fail(group, err);
 }
 
 static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error *err)

@@ -166,7 +166,8 @@ static int window_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group =
         open_group(boot, arg, &err); /* a rank may still be in here when it is told of the others' error */
     uint32_t window;
-    RANK_CHECK(rank, group->backend->window_open(group->state, NULL, rank == 2 ? 101 : 100, &window, &err));
+    RANK_CHECK(rank, group->backend->window_open(
+                         group->state, &(tern__window_opts){.bytes = rank == 2 ? 101 : 100}, &window, &err));
     if (err.code != TERN_E_MISMATCH) RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, strstr(err.text, "100") && strstr(err.text, "101"));
     tern_group_close(group);

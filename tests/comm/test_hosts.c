@@ -47,7 +47,9 @@ static int window_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = open_over_hosts(rank, boot, NULL, &err);
     RANK_CHECK_OK(rank, err);
     uint32_t window;
-    RANK_CHECK(rank, group->backend->window_open(group->state, NULL, rank == 1 ? 4096 : 8192, &window, &err));
+    RANK_CHECK(rank, group->backend->window_open(group->state,
+                                                 &(tern__window_opts){.bytes = rank == 1 ? 4096 : 8192},
+                                                 &window, &err));
     RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
     RANK_CHECK(rank, strstr(err.text, "8192") && strstr(err.text, "4096") && strstr(err.text, "rank 1"));
     tern_group_close(group);

@@ -167,7 +167,8 @@ static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     const tern__comm_backend *backend = group->backend;
     void *channel = backend->channel_open(group->state, &(tern__channel_opts){.slots = *(int *)arg}, &err);
-    backend->window_open(group->state, NULL, (size_t)areas * area_floats * 4, &window, &err);
+    backend->window_open(group->state, &(tern__window_opts){.bytes = (size_t)areas * area_floats * 4},
+                         &window, &err);
     RANK_CHECK_OK(rank, err);
     float *base = (void *)tern__window_own(group, window);
     pending all[areas] = {0};
@@ -266,7 +267,8 @@ static int out_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     uint32_t window;
     tern_group *group = open_group(boot, &err);
-    group->backend->window_open(group->state, NULL, 8 * (part + gap) * 4, &window, &err);
+    group->backend->window_open(group->state, &(tern__window_opts){.bytes = 8 * (part + gap) * 4}, &window,
+                                &err);
     RANK_CHECK_OK(rank, err);
     if (check_out(group, TERN__REDUCE_SCATTER, window) || check_out(group, TERN__BROADCAST, window) ||
         check_out(group, TERN__ALL_GATHER, window))
@@ -296,7 +298,8 @@ static int base_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     int32_t *base = aligned_alloc(1 << 16, bytes);
     for (int i = 0; i < bytes / 4; i++) base[i] = i + rank;
-    group->backend->window_open(group->state, base, bytes, &window, &err);
+    group->backend->window_open(group->state, &(tern__window_opts){.base = base, .bytes = bytes}, &window,
+                                &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, (void *)tern__window_own(group, window) == base);
     for (int i = 0; i < bytes / 4; i++) RANK_CHECK(rank, base[i] == i + rank);

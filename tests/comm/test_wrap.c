@@ -239,7 +239,8 @@ static int serials_body(int rank, const tern__bootstrap *boot, void *arg)
     if (here) here->serial = UINT32_MAX - 2;
     for (int i = 0; i < 6; i++) {
         uint32_t window;
-        f.group->backend->window_open(f.group->state, NULL, sizeof(int64_t), &window, &f.err);
+        f.group->backend->window_open(f.group->state, &(tern__window_opts){.bytes = sizeof(int64_t)}, &window,
+                                      &f.err);
         RANK_CHECK_OK(rank, f.err);
         int64_t *x = (int64_t *)tern__window_own(f.group, window);
         *x = i + rank;

@@ -647,7 +647,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
         if (i == EVENTS) RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[0], &err));
         RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[i], &err));
     }
-    while (comm->launched < MANY) RANK_CHECK(rank, !tern__nccl_progress(nccl, &err));
+    while (comm->launched < MANY) RANK_CHECK(rank, !tern__nccl_progress(&nccl->hook, &err));
     RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[EVENTS - 1], &err));
     RANK_CHECK(rank, comm->began[0] == 0 && comm->began[1] == 0 && comm->began[2] != 0);
     d.group->backend->wait(d.channel, seqs[MANY - 1], &err);

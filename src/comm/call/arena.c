@@ -16,10 +16,12 @@ tern__group_arena *tern__arena_open(tern_group *group, tern_error *err)
     tern__group_arena *arena = tern__alloc(sizeof(*arena), "tern_group_mem_alloc", err);
     if (!arena) return NULL;
     arena->group = group;
-    if (group->backend->arena_open(group->state, &arena->bytes, &arena->window, err)) {
+    tern__window_opts opts = {.is_sparse = true};
+    if (group->backend->window_open(group->state, &opts, &arena->window, err)) {
         tern__free(arena);
         return NULL;
     }
+    arena->bytes = opts.bytes;
     arena->base = tern__window_own(group, arena->window);
     return arena;
 }
@@ -75,7 +77,8 @@ static int block_add(tern__group_arena *arena, size_t bytes, size_t *offset, ter
     int status = tern__array_reserve(&arena->blocks, &arena->room, arena->count + 1, sizeof(*arena->blocks),
                                      "tern_group_mem_alloc", err);
     if (!status)
-        status = arena->group->backend->arena_fill(arena->group->state, arena->window, *offset, pages, err);
+        status = arena->group->backend->window_commit(arena->group->state, arena->window, *offset, pages,
+                                                      true, err);
     if (status) return status;
     tern__group_block *at = &arena->blocks[index];
     memmove(at + 1, at, (arena->count - (size_t)index) * sizeof(*at));
@@ -90,7 +93,8 @@ void tern__arena_free(tern__group_arena *arena, const char *at)
     size_t offset = (uintptr_t)at - (uintptr_t)arena->base;
     const tern__group_block *block = tern__arena_search(arena, offset);
     if (!block || offset != block->offset || !*arena->group->root->mark) return;
-    arena->group->backend->arena_drain(arena->group->state, arena->window, block->offset, block->pages);
+    arena->group->backend->window_commit(arena->group->state, arena->window, block->offset, block->pages,
+                                         false, NULL);
     size_t index = (size_t)(block - arena->blocks);
     arena->count--;
     memmove(&arena->blocks[index], &arena->blocks[index + 1], (arena->count - index) * sizeof(*block));

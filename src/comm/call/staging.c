@@ -56,9 +56,9 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
     staging->place_bytes = tern__staging_place(group);
     staging->moves = tern__alloc(TERN__FLIGHTS * 2 * world * sizeof(*staging->moves), "tern_group_open", err);
     staging->counts = tern__alloc(world * sizeof(*staging->counts), "tern_group_open", err);
+    tern__window_opts opts = {.bytes = TERN__FLIGHTS * staging->place_bytes};
     if (!staging->moves || !staging->counts ||
-        group->backend->window_open(group->state, NULL, TERN__FLIGHTS * staging->place_bytes,
-                                    &staging->window, err)) {
+        group->backend->window_open(group->state, &opts, &staging->window, err)) {
         staging_release(staging);
         return NULL;
     }

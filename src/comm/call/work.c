@@ -11,8 +11,7 @@
 
 static int group_progress(const tern_group *group, tern_error *err)
 {
-    bool has_own = group->state && group->backend->progress;
-    int status = has_own ? group->backend->progress(group->state, err) : TERN_OK;
+    int status = tern__progress_hooks_run(group->hooks, err);
     return status || !group->staging ? status : tern__staging_pump(group->staging, err);
 }
 

@@ -6,7 +6,7 @@
  * A page behind the data, which is not mapped, holds a note: the size, and where the creator has mapped the
  * memory.
  *
- * A sparse segment is address space: it has no pages until its creator fills a part of it. */
+ * A sparse segment is address space: it has no pages until its creator commits a part of it. */
 #include "comm/meet/meeting.h"
 
 #include "base/pages.h"
@@ -168,25 +168,34 @@ int tern__segment_create_sparse(void **base, size_t bytes, int *fd, tern_error *
     return create_segment(base, bytes, true, fd, err);
 }
 
+int tern__segment_create_alone(void **base, size_t bytes, bool is_sparse, int *fd, tern_error *err)
+{
+    if (is_sparse) return tern__segment_create_sparse(base, bytes, fd, err);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
+    *base = at;
+    return TERN_OK;
+}
+
 /* The page tables are filled as well, where the kernel can do so (Linux 5.14). */
-int tern__segment_fill(int fd, char *base, size_t offset, size_t bytes, tern_error *err)
+int tern__segment_commit(int fd, char *base, size_t offset, size_t bytes, bool has_pages, tern_error *err)
 {
 #ifdef MADV_POPULATE_WRITE
     const int populate = MADV_POPULATE_WRITE;
 #else
     const int populate = 23;
 #endif
+    if (!has_pages) {
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+        return TERN_OK;
+    }
     if (fill_pages(fd, offset, bytes)) {
         int code = errno == ENOMEM || errno == ENOSPC ? TERN_E_MEMORY : TERN_E_SYSTEM;
         return tern__error_errno(err, func, code, "cannot reserve %zu bytes of shared memory", bytes);
     }
     madvise(base + offset, bytes, populate);
     return TERN_OK;
-}
-
-void tern__segment_drain(int fd, size_t offset, size_t bytes)
-{
-    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
 int tern__segment_privatize(void *base, size_t bytes, tern_error *err)

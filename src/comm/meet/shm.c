@@ -44,8 +44,13 @@ void tern__shm_listened(const tern__shm *shm)
 int tern__shm_progress(tern__shm *shm, tern_error *err)
 {
     shm->looked = shm->acts;
+    return tern__progress_hooks_run(shm->hooks, err);
+}
+
+int tern__progress_hooks_run(tern__progress_hook *list, tern_error *err)
+{
     int status = TERN_OK;
-    for (tern__progress_hook *hook = shm->hooks; hook && !status; hook = hook->next)
+    for (tern__progress_hook *hook = list; hook && !status; hook = hook->next)
         status = hook->progress(hook, err);
     return status;
 }

@@ -65,9 +65,10 @@ static inline size_t tern__shm_bytes(int world)
     return sizeof(tern__shm_state) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
 }
 
-/* What a rank has to advance while it waits: a meeting, a channel or the messages of a group. */
+/* What a rank has to advance while it waits: a meeting, a channel or the messages of a group, or what a front
+ * has to do for them. */
 typedef struct tern__progress_hook {
-    struct tern__progress_hook *next; /* of all groups of the family */
+    struct tern__progress_hook *next; /* of all groups of the family; in tern_group.hooks of one */
     /* Does what can be done now. Never blocks. */
     int (*progress)(struct tern__progress_hook *hook, tern_error *err);
     /* Notes as missed (tern__deadlock_miss) every rank of this host that holds up something of this rank.
@@ -114,6 +115,8 @@ typedef struct tern__shm_group {
 /* Advances everything that ranks of this host wait in, in all groups of the family. With nothing there it
  * notices no failure. */
 int tern__shm_progress(tern__shm *shm, tern_error *err);
+/* A list of hooks. Running it ends at the first error. */
+int tern__progress_hooks_run(tern__progress_hook *list, tern_error *err);
 void tern__progress_hook_add(tern__progress_hook **list, tern__progress_hook *hook);
 void tern__progress_hook_remove(tern__progress_hook **list, tern__progress_hook *hook);
 
@@ -143,15 +146,15 @@ void tern__shm_listened(const tern__shm *shm);
 /* Creates sealed shared memory of `bytes` and maps it: over *base, keeping the contents, if *base is not
  * NULL; otherwise anywhere, and sets *base. */
 int tern__segment_create(void **base, size_t bytes, int *fd, tern_error *err);
-/* Creates and maps a sparse segment: address space, whose pages the creator takes and gives back. */
+/* Creates and maps a sparse segment: address space, whose parts the creator commits. */
 int tern__segment_create_sparse(void **base, size_t bytes, int *fd, tern_error *err);
 /* Returns a size for sparse segments of which every one of `ranks` ranks maps that of each. */
 size_t tern__segment_sparse_bytes(int ranks);
-/* Gives a part of the caller's sparse segment zeroed pages, so that no access to it can fail. Whole pages.
- * E_MEMORY: the machine has none. */
-int tern__segment_fill(int fd, char *base, size_t offset, size_t bytes, tern_error *err);
-/* Gives the pages of a part back to the system. */
-void tern__segment_drain(int fd, size_t offset, size_t bytes);
+/* Maps memory that no other rank reaches: a sparse segment, or else private pages, and leaves *fd alone. */
+int tern__segment_create_alone(void **base, size_t bytes, bool is_sparse, int *fd, tern_error *err);
+/* Gives a part of the caller's sparse segment zeroed pages, so that no access to it can fail, or returns its
+ * pages to the system. Whole pages. E_MEMORY: the machine has none. */
+int tern__segment_commit(int fd, char *base, size_t offset, size_t bytes, bool has_pages, tern_error *err);
 /* Maps what `peer` created; E_MISMATCH if it is not of `bytes`. A rank in the creator's process uses the
  * creator's mapping (*borrowed), because a race detector cannot follow accesses through two mappings. */
 int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t bytes, bool is_sparse,

@@ -52,6 +52,20 @@ typedef struct tern__transfer {
 
 /* ---- the struct ---- */
 
+typedef struct tern__window_opts {
+    /* NULL: new, zeroed memory. Otherwise a page-aligned range of this process, `bytes` a multiple of the
+     * page size: address and contents stay, and the peers can reach its pages from now on. A range of a
+     * device's memory need not be whole pages. If it is all of the device's memory, the window is always the
+     * same one, and the call is collective only at the first time. Extents in it may be at different offsets
+     * on each rank: only their counts are compared; in an all_gather or a reduce_scatter each holds all
+     * ranks' parts. */
+    void *base;
+    size_t bytes; /* window_open sets the size of a sparse window */
+    /* New memory, as address space: as much as the machine has memory to fill, and without pages until they
+     * are committed. Works in it are placed: every rank says where its extent is. */
+    bool is_sparse;
+} tern__window_opts;
+
 typedef struct tern__channel_opts {
     int slots; /* works that may be in flight; choose more than a backward posts, so that post never waits */
     bool
@@ -67,32 +81,23 @@ struct tern__comm_backend {
                             * caller's is only read */
     bool reaches_devices;  /* has windows over devices' memory */
 
-    /* Opens the state of a group. Blocks until all ranks have called it. May set group->reaches_own. */
+    /* Opens the state of a group. Blocks until all ranks have called it. May set group->reaches_own, and add
+     * to group->hooks. */
     void *(*open)(tern_group *group, tern_error *err);
     void (*close)(void *state);
-    /* Advances what no progress hook of the family advances. Never blocks. NULL: there is nothing. */
-    int (*progress)(void *state, tern_error *err);
 
-    /* Opens a window. Collective. If `base` is NULL it is new, zeroed memory. Otherwise `base` is a
-     * page-aligned range of this process, `bytes` a multiple of the page size: address and contents stay,
-     * and the peers can reach its pages from now on. A `base` in a device's memory need not be whole pages.
-     * If it is all of the device's memory, the window is always the same one, and the call is collective
-     * only at the first time. Extents in it may be at different offsets on each rank: only their counts are
-     * compared; in an all_gather or a reduce_scatter each holds all ranks' parts. */
-    int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
+    /* Opens a window. Collective. */
+    int (*window_open)(void *state, tern__window_opts *opts, uint32_t *window, tern_error *err);
     /* Returns a rank's memory as this process sees it; NULL: it cannot. */
     char *(*window_at)(void *state, uint32_t window, int rank);
     /* Unmaps the peers' memory; a caller's `base` keeps its contents. Not collective: the caller makes sure
      * that no work still uses the window. */
     void (*window_close)(void *state, uint32_t window);
-    /* Opens an arena: a window of *bytes of address space, as much as the machine has memory to fill. A rank
-     * gives parts of its own memory pages and takes them back, at any time, and without its peers. Works in
-     * it are placed: every rank says where its extent is. Collective. */
-    int (*arena_open)(void *state, size_t *bytes, uint32_t *window, tern_error *err);
-    /* Gives a part zeroed pages. Whole pages. E_MEMORY: the machine has none. */
-    int (*arena_fill)(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err);
-    /* Returns the pages of a part to the system. No work uses them any more. */
-    void (*arena_drain)(void *state, uint32_t window, size_t offset, size_t bytes);
+    /* Sets whether a part of this rank's own memory in a sparse window has pages: gives it zeroed ones, or
+     * returns them to the system, once no work uses them. Whole pages. A rank does so at any time, without
+     * its peers. E_MEMORY: the machine has no more. */
+    int (*window_commit)(void *state, uint32_t window, size_t offset, size_t bytes, bool has_pages,
+                         tern_error *err);
 
     /* Opens a channel. Collective. */
     void *(*channel_open)(void *state, const tern__channel_opts *opts, tern_error *err);
@@ -124,7 +129,8 @@ struct tern__comm_backend {
 static inline int tern__window_of(const tern_group *group, const tern_device *device, uint32_t *window,
                                   tern_error *err)
 {
-    return group->backend->window_open(group->state, device->memory.base, device->memory.bytes, window, err);
+    tern__window_opts opts = {.base = device->memory.base, .bytes = device->memory.bytes};
+    return group->backend->window_open(group->state, &opts, window, err);
 }
 
 /* Returns this rank's own memory in a window. */

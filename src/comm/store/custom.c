@@ -92,7 +92,7 @@ static int answer_byte(const custom_query *q, uint8_t byte)
     return tern__buffer_append(q->answer, &byte, sizeof(byte)) ? TERN_OK : fail_memory(q);
 }
 
-static int answer_number(const custom_query *q, int64_t number)
+static int custom_answer_number(const custom_query *q, int64_t number)
 {
     if (number < 0) return (int)number; /* the function has failed */
     return tern__buffer_append(q->answer, &number, sizeof(number)) ? TERN_OK : fail_memory(q);
@@ -193,7 +193,7 @@ static int custom_multi_set(custom_query *q)
 static int custom_remove(custom_query *q)
 {
     int status = query_keys(q, 1);
-    return status ? status : answer_number(q, q->methods->remove(q->ctx, q->keys[0], q->err));
+    return status ? status : custom_answer_number(q, q->methods->remove(q->ctx, q->keys[0], q->err));
 }
 
 static int query_dispatch(custom_query *q, uint8_t code)
@@ -211,7 +211,7 @@ static int query_dispatch(custom_query *q, uint8_t code)
     case TERN__QUERY_MULTI_SET: return custom_multi_set(q);
     case TERN__QUERY_NUM_KEYS:
         if (!q->methods->num_keys) return fail_lacking(q, "num_keys");
-        return answer_number(q, q->methods->num_keys(q->ctx, q->err));
+        return custom_answer_number(q, q->methods->num_keys(q->ctx, q->err));
     default:
         return tern__error_set(q->err, q->func, TERN_E_UNSUPPORTED,
                                "a custom store has no queues and does not list its keys");

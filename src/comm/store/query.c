@@ -26,7 +26,7 @@ static tern__query_result answer_byte(run *r, uint8_t byte)
     return done_if(tern__buffer_append(r->reply, &byte, sizeof(byte)));
 }
 
-static tern__query_result answer_number(run *r, int64_t number)
+static tern__query_result query_answer_number(run *r, int64_t number)
 {
     return done_if(tern__buffer_append(r->reply, &number, sizeof(number)));
 }
@@ -98,7 +98,7 @@ static tern__query_result run_add(run *r)
     int64_t sum;
     tern__bytes key = tern__take_string(&r->in);
     bool fine = query_count(r, key, (int64_t)tern__take_number(&r->in), &sum);
-    return fine ? answer_number(r, sum) : TERN__QUERY_BAD;
+    return fine ? query_answer_number(r, sum) : TERN__QUERY_BAD;
 }
 
 static tern__query_result run_multi_get(run *r)
@@ -121,7 +121,7 @@ static tern__query_result run_list_keys(run *r)
 {
     tern__table_cursor cursor = {0};
     tern__bytes key;
-    tern__query_result result = answer_number(r, (int64_t)tern__table_count(r->table));
+    tern__query_result result = query_answer_number(r, (int64_t)tern__table_count(r->table));
     while (result == TERN__QUERY_DONE && tern__table_next(r->table, &cursor, &key))
         result = answer_string(r, key);
     return result;
@@ -138,7 +138,7 @@ static tern__query_result run_queue_push(run *r)
 static tern__query_result run_queue_pop(run *r)
 {
     tern__bytes key = tern__take_string(&r->in), front = tern__table_front(r->table, key);
-    tern__query_result result = answer_number(r, (int64_t)tern__table_queued(r->table, key));
+    tern__query_result result = query_answer_number(r, (int64_t)tern__table_queued(r->table, key));
     if (result == TERN__QUERY_DONE && front.data) result = answer_string(r, front);
     if (result == TERN__QUERY_DONE) tern__table_pop(r->table, key);
     return result;
@@ -238,8 +238,9 @@ static tern__query_result query_dispatch(run *r, uint8_t code)
     case TERN__QUERY_ADD: return run_add(r);
     case TERN__QUERY_CHECK: return run_check(r);
     case TERN__QUERY_WAIT: return run_wait(r);
-    case TERN__QUERY_NUM_KEYS: return answer_number(r, (int64_t)tern__table_count(r->table));
-    case TERN__QUERY_DELETE: return answer_number(r, tern__table_delete(r->table, tern__take_string(&r->in)));
+    case TERN__QUERY_NUM_KEYS: return query_answer_number(r, (int64_t)tern__table_count(r->table));
+    case TERN__QUERY_DELETE:
+        return query_answer_number(r, tern__table_delete(r->table, tern__take_string(&r->in)));
     case TERN__QUERY_APPEND: return run_append(r);
     case TERN__QUERY_MULTI_GET: return run_multi_get(r);
     case TERN__QUERY_MULTI_SET: return run_multi_set(r);
@@ -248,7 +249,7 @@ static tern__query_result query_dispatch(run *r, uint8_t code)
     case TERN__QUERY_QUEUE_PUSH: return run_queue_push(r);
     case TERN__QUERY_QUEUE_POP: return run_queue_pop(r);
     case TERN__QUERY_QUEUE_LEN:
-        return answer_number(r, (int64_t)tern__table_queued(r->table, tern__take_string(&r->in)));
+        return query_answer_number(r, (int64_t)tern__table_queued(r->table, tern__take_string(&r->in)));
     case TERN__QUERY_LIST_KEYS: return run_list_keys(r);
     case TERN__QUERY_BARRIER: return run_barrier(r);
     case TERN__QUERY_FETCH: return run_fetch(r);

@@ -207,7 +207,7 @@ static tern__frame_cursor answer_of(const call *c)
     return (tern__frame_cursor){c->store->answer.data};
 }
 
-static int64_t answer_number(const call *c)
+static int64_t store_answer_number(const call *c)
 {
     tern__frame_cursor cursor = answer_of(c);
     return c->status ? c->status : (int64_t)tern__take_number(&cursor);
@@ -268,7 +268,7 @@ int tern_store_add(tern_store *store, const char *key, int64_t delta, int64_t *s
     call c = query_begin(store, __func__, TERN__QUERY_ADD, err);
     put_key(&c, key);
     put_number(&c, (uint64_t)delta);
-    if (!store_ask(&c)) *sum = answer_number(&c);
+    if (!store_ask(&c)) *sum = store_answer_number(&c);
     return c.status;
 }
 
@@ -296,7 +296,7 @@ int tern_store_delete(tern_store *store, const char *key, tern_error *err)
     call c = query_begin(store, __func__, TERN__QUERY_DELETE, err);
     put_key(&c, key);
     store_ask(&c);
-    return (int)answer_number(&c);
+    return (int)store_answer_number(&c);
 }
 
 /* ---- several keys ---- */
@@ -371,7 +371,7 @@ int64_t tern_store_num_keys(tern_store *store, tern_error *err)
 {
     call c = query_begin(store, __func__, TERN__QUERY_NUM_KEYS, err);
     store_ask(&c);
-    return answer_number(&c);
+    return store_answer_number(&c);
 }
 
 /* Keeps the keys that begin with the prefix, and strips it. */
@@ -477,7 +477,7 @@ int64_t tern_store_queue_len(tern_store *store, const char *key, tern_error *err
     call c = query_begin(store, __func__, TERN__QUERY_QUEUE_LEN, err);
     put_key(&c, key);
     store_ask(&c);
-    return answer_number(&c);
+    return store_answer_number(&c);
 }
 
 /* A barrier as PyTorch's other stores implement it: the last rank sets a key that all wait for. */

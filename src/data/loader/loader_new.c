@@ -43,7 +43,8 @@ static int loader_check_opts(const tern_loader_opts *opts, tern_error *err)
 }
 
 /* Counts the elements of a shape; `name` is the field that has it. */
-static int count_elements(const char *name, int ndim, const int64_t *shape, int64_t *count, tern_error *err)
+static int loader_count_elements(const char *name, int ndim, const int64_t *shape, int64_t *count,
+                                 tern_error *err)
 {
     *count = 1;
     for (int i = 0; i < ndim; i++)
@@ -72,8 +73,8 @@ static int measure_samples(tern_loader *loader, const tern_dataset *dataset, ter
         return tern__error_set(err, FUNC, TERN_E_INVALID,
                                "expected a dataset with get and a length of at least 0, or with open and "
                                "next, and samples and targets of at most 4 dimensions");
-    if (count_elements("shape", dataset->ndim, dataset->shape, &loader->sample_floats, err) ||
-        count_elements("target_shape", dataset->target_ndim, dataset->target_shape, &values, err))
+    if (loader_count_elements("shape", dataset->ndim, dataset->shape, &loader->sample_floats, err) ||
+        loader_count_elements("target_shape", dataset->target_ndim, dataset->target_shape, &values, err))
         return TERN_E_INVALID;
     size_t bytes = tern_dtype_bytes(tern__target_dtype(dataset));
     if (bytes == 0 || __builtin_mul_overflow((size_t)values, bytes, &loader->target_bytes))

@@ -27,13 +27,14 @@ typedef struct channel {
 static void close_mirror(tern__debug_mirror *mirror)
 {
     if (mirror->is_own) munmap(mirror->base, mirror->bytes);
-    if (mirror->is_arena) tern__close(&mirror->fd);
+    if (mirror->is_sparse) tern__close(&mirror->fd);
     *mirror = (tern__debug_mirror){0};
 }
 
 static void debug_close(void *state)
 {
     tern__debug *debug = state;
+    tern__progress_hook_remove(&debug->group->hooks, &debug->hook);
     for (uint32_t i = 0; i < debug->mirror_room; i++) close_mirror(&debug->mirrors[i]);
     if (debug->state) debug->behind->close(debug->state);
     tern__debug_say(debug, "closed");
@@ -48,7 +49,8 @@ static void *debug_open(tern_group *group, tern_error *err)
 {
     tern__debug *debug = tern__alloc(sizeof(*debug), "tern_group_open", err);
     if (!debug) return NULL;
-    *debug = (tern__debug){.group = group, .behind = group->behind};
+    *debug =
+        (tern__debug){.hook = {.progress = tern__debug_progress}, .group = group, .behind = group->behind};
     if (!tern__debug_open(debug, err)) debug->state = debug->behind->open(group, err);
     group->reaches_own = false; /* its copies are in windows */
     if (!debug->state) {
@@ -56,33 +58,40 @@ static void *debug_open(tern_group *group, tern_error *err)
         tern__free(debug);
         return NULL;
     }
+    tern__progress_hook_add(&group->hooks, &debug->hook);
     tern__debug_say(debug, "open: %d ranks, %s behind", group->boot.world, group->backend_name);
     return debug;
 }
 
 /* ---- windows ---- */
 
-static int add_mirror(tern__debug *debug, uint32_t number, tern__debug_mirror mirror, tern_error *err)
+static int add_mirror(tern__debug *debug, uint32_t number, const tern__window_opts *opts, tern_error *err)
 {
+    tern__debug_mirror mirror = {.is_own = !opts->base, .is_sparse = opts->is_sparse, .bytes = opts->bytes};
+    void *base = opts->base;
     int status = tern__array_reserve(&debug->mirrors, &debug->mirror_room, number + 1,
                                      sizeof(*debug->mirrors), "tern_group_mem_alloc", err);
+    if (!status && !base)
+        status = tern__segment_create_alone(&base, opts->bytes, opts->is_sparse, &mirror.fd, err);
     if (status) return status;
+    mirror.base = base;
     mirror.twin = debug->behind->window_at(debug->state, number, debug->group->boot.rank);
     debug->mirrors[number] = mirror;
     return TERN_OK;
 }
 
-static int debug_window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err)
+static int debug_window_open(void *state, tern__window_opts *opts, uint32_t *window, tern_error *err)
 {
     tern__debug *debug = state;
-    tern__debug_mirror mirror = {.base = base, .bytes = bytes, .is_own = !base};
-    if (!base) mirror.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mirror.base == MAP_FAILED)
-        return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
-    int status = debug->behind->window_open(debug->state, NULL, bytes, window, err);
-    if (!status) status = add_mirror(debug, *window, mirror, err);
-    if (status) close_mirror(&mirror);
-    if (!status) tern__debug_say(debug, "window %u open: %zu bytes", *window, bytes);
+    tern__window_opts twin = {.bytes = opts->bytes, .is_sparse = opts->is_sparse};
+    int status = debug->behind->window_open(debug->state, &twin, window, err);
+    if (status) return tern__debug_tell(debug, status, err);
+    opts->bytes = twin.bytes;
+    status = add_mirror(debug, *window, opts, err);
+    if (status)
+        debug->behind->window_close(debug->state, *window);
+    else
+        tern__debug_say(debug, "window %u open: %zu bytes", *window, opts->bytes);
     return tern__debug_tell(debug, status, err);
 }
 
@@ -101,38 +110,20 @@ static void debug_window_close(void *state, uint32_t window)
     tern__debug_say(debug, "window %u closed", window);
 }
 
-static int debug_arena_open(void *state, size_t *bytes, uint32_t *window, tern_error *err)
-{
-    tern__debug *debug = state;
-    void *base;
-    int status = debug->behind->arena_open(debug->state, bytes, window, err), fd;
-    if (!status) status = tern__segment_create_sparse(&base, *bytes, &fd, err);
-    if (status) return tern__debug_tell(debug, status, err);
-    tern__debug_mirror mirror = {.base = base, .bytes = *bytes, .is_own = true, .is_arena = true, .fd = fd};
-    status = add_mirror(debug, *window, mirror, err);
-    if (status) close_mirror(&mirror);
-    if (!status) tern__debug_say(debug, "window %u open: %zu bytes", *window, *bytes);
-    return tern__debug_tell(debug, status, err);
-}
-
-static int debug_arena_fill(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err)
+static int debug_window_commit(void *state, uint32_t window, size_t offset, size_t bytes, bool has_pages,
+                               tern_error *err)
 {
     tern__debug *debug = state;
     const tern__debug_mirror *mirror = &debug->mirrors[window];
-    int status = debug->behind->arena_fill(debug->state, window, offset, bytes, err);
+    int status = debug->behind->window_commit(debug->state, window, offset, bytes, has_pages, err);
     if (status) return tern__debug_tell(debug, status, err);
-    status = tern__segment_fill(mirror->fd, mirror->base, offset, bytes, err);
-    if (status) debug->behind->arena_drain(debug->state, window, offset, bytes);
-    if (!status) tern__debug_say(debug, "window %u: %zu bytes at %zu allocated", window, bytes, offset);
+    status = tern__segment_commit(mirror->fd, mirror->base, offset, bytes, has_pages, err);
+    if (status)
+        debug->behind->window_commit(debug->state, window, offset, bytes, false, NULL);
+    else
+        tern__debug_say(debug, "window %u: %zu bytes at %zu %s", window, bytes, offset,
+                        has_pages ? "allocated" : "freed");
     return tern__debug_tell(debug, status, err);
-}
-
-static void debug_arena_drain(void *state, uint32_t window, size_t offset, size_t bytes)
-{
-    tern__debug *debug = state;
-    tern__segment_drain(debug->mirrors[window].fd, offset, bytes);
-    debug->behind->arena_drain(debug->state, window, offset, bytes);
-    tern__debug_say(debug, "window %u: %zu bytes at %zu freed", window, bytes, offset);
 }
 
 /* ---- works ---- */
@@ -378,13 +369,10 @@ const tern__comm_backend tern__comm_debug = {
     .name = "debug",
     .open = debug_open,
     .close = debug_close,
-    .progress = tern__debug_progress,
     .window_open = debug_window_open,
     .window_at = debug_window_at,
     .window_close = debug_window_close,
-    .arena_open = debug_arena_open,
-    .arena_fill = debug_arena_fill,
-    .arena_drain = debug_arena_drain,
+    .window_commit = debug_window_commit,
     .channel_open = debug_channel_open,
     .channel_close = debug_channel_close,
     .post = debug_post,

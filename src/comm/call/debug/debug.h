@@ -41,12 +41,13 @@ typedef struct tern__flight {
 typedef struct tern__debug_mirror {
     char *base, *twin; /* NULL once it is closed */
     size_t bytes;
-    bool is_own;   /* this back end mapped `base` */
-    bool is_arena; /* base's pages are those of `fd` */
+    bool is_own;    /* this back end mapped `base` */
+    bool is_sparse; /* base's pages are those of `fd` */
     int fd;
 } tern__debug_mirror;
 
 typedef struct tern__debug {
+    tern__progress_hook hook; /* first: its function casts it back */
     tern_group *group;
     const tern__comm_backend *behind;
     void *state;
@@ -94,8 +95,9 @@ void tern__debug_calls_free(tern__debug *debug);
 
 /* ---- message.c ---- */
 
+/* Checks the messages that the back end behind has finished, and hands their results to the caller's. */
+int tern__debug_progress(tern__progress_hook *debug, tern_error *err);
 /* See tern__comm_backend. */
-int tern__debug_progress(void *debug, tern_error *err);
 int tern__debug_transfer_start(void *debug, tern__transfer *transfer, tern_error *err);
 int tern__debug_transfer_wait(void *debug, const tern__transfer *transfer, tern_error *err);
 void tern__debug_transfer_drop(void *debug, tern__transfer *transfer);

@@ -35,9 +35,9 @@ static int message_begin(tern__debug *debug, message *m, tern__transfer *t, tern
     return status ? status : tern__flight_begin(&debug->flights, &m->flight, err);
 }
 
-/* Checks the transfers that the back end behind has finished, and hands their results to the caller's. */
-static int settle_messages(tern__debug *debug, tern_error *err)
+int tern__debug_progress(tern__progress_hook *hook, tern_error *err)
 {
+    tern__debug *debug = (tern__debug *)hook;
     int first = TERN_OK;
     for (message *m = debug->messages, *next; m; m = next) {
         next = m->next;
@@ -50,13 +50,6 @@ static int settle_messages(tern__debug *debug, tern_error *err)
         message_free(debug, m);
     }
     return tern__debug_tell(debug, first, err);
-}
-
-int tern__debug_progress(void *state, tern_error *err)
-{
-    tern__debug *debug = state;
-    int status = debug->behind->progress ? debug->behind->progress(debug->state, err) : TERN_OK;
-    return status ? tern__debug_tell(debug, status, err) : settle_messages(debug, err);
 }
 
 int tern__debug_transfer_start(void *state, tern__transfer *transfer, tern_error *err)
@@ -76,7 +69,7 @@ int tern__debug_transfer_start(void *state, tern__transfer *transfer, tern_error
     }
     tern__debug_say(debug, "%s", m->flight.text);
     status = debug->behind->transfer_start(debug->state, &m->own, err);
-    return status ? tern__debug_tell(debug, status, err) : settle_messages(debug, err);
+    return status ? tern__debug_tell(debug, status, err) : tern__debug_progress(&debug->hook, err);
 }
 
 static message *find_message(const tern__debug *debug, const tern__transfer *transfer)
@@ -91,7 +84,7 @@ int tern__debug_transfer_wait(void *state, const tern__transfer *transfer, tern_
     tern__debug *debug = state;
     const message *m = find_message(debug, transfer);
     int status = m ? debug->behind->transfer_wait(debug->state, &m->own, err) : TERN_OK;
-    return status ? tern__debug_tell(debug, status, err) : settle_messages(debug, err);
+    return status ? tern__debug_tell(debug, status, err) : tern__debug_progress(&debug->hook, err);
 }
 
 void tern__debug_transfer_drop(void *state, tern__transfer *transfer)

@@ -46,6 +46,7 @@ static void nccl_close(void *state)
     nccl->mailbox = NULL; /* closing a device looks for its messages */
     tern__nccl_devices_close(nccl);
     tern__nccl_unwatch(nccl);
+    tern__progress_hook_remove(&nccl->group->hooks, &nccl->hook);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
     if (nccl->state) nccl->behind->close(nccl->state);
     pthread_mutex_destroy(&nccl->lock);
@@ -70,11 +71,14 @@ static void *nccl_open(tern_group *group, tern_error *err)
 {
     tern__nccl *nccl = tern__alloc(sizeof(*nccl), "tern_group_open", err);
     if (!nccl) return NULL;
-    *nccl = (tern__nccl){.group = group, .behind = group->second};
+    *nccl = (tern__nccl){.hook = {.progress = tern__nccl_progress}, .group = group, .behind = group->second};
     init_lock(nccl);
-    if (!nccl_open_parts(nccl, err)) return nccl;
-    nccl_close(nccl);
-    return NULL;
+    if (nccl_open_parts(nccl, err)) {
+        nccl_close(nccl);
+        return NULL;
+    }
+    tern__progress_hook_add(&group->hooks, &nccl->hook);
+    return nccl;
 }
 
 /* ---- windows ---- */
@@ -105,12 +109,13 @@ static tern__nccl_window *window_at(const tern__nccl *nccl, uint32_t number)
 }
 
 /* The one window over all memory of a device is never registered: the memory changes. */
-static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
+static int nccl_window_open(void *state, tern__window_opts *opts, uint32_t *number, tern_error *err)
 {
     tern__nccl *nccl = state;
+    char *base = opts->base;
     tern_device *device = base ? tern__memory_device(base) : NULL;
-    if (!device) return nccl->behind->window_open(nccl->state, base, bytes, number, err);
-    tern__nccl_window window = {.base = base, .bytes = bytes};
+    if (!device) return nccl->behind->window_open(nccl->state, opts, number, err);
+    tern__nccl_window window = {.base = base, .bytes = opts->bytes};
     window.gpu = tern__nccl_device_of(nccl, device, err);
     if (!window.gpu) return err->code;
     for (uint32_t i = 0; base == device->memory.base && i < nccl->window_count; i++) {
@@ -140,22 +145,12 @@ static void nccl_window_close(void *state, uint32_t number)
     *window = (tern__nccl_window){0};
 }
 
-static int nccl_arena_open(void *state, size_t *bytes, uint32_t *number, tern_error *err)
+/* A sparse window is in host memory. */
+static int nccl_window_commit(void *state, uint32_t number, size_t offset, size_t bytes, bool has_pages,
+                              tern_error *err)
 {
     const tern__nccl *nccl = state;
-    return nccl->behind->arena_open(nccl->state, bytes, number, err);
-}
-
-static int nccl_arena_fill(void *state, uint32_t number, size_t offset, size_t bytes, tern_error *err)
-{
-    const tern__nccl *nccl = state;
-    return nccl->behind->arena_fill(nccl->state, number, offset, bytes, err);
-}
-
-static void nccl_arena_drain(void *state, uint32_t number, size_t offset, size_t bytes)
-{
-    const tern__nccl *nccl = state;
-    nccl->behind->arena_drain(nccl->state, number, offset, bytes);
+    return nccl->behind->window_commit(nccl->state, number, offset, bytes, has_pages, err);
 }
 
 /* ---- channels ---- */
@@ -305,10 +300,10 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     return status;
 }
 
-int tern__nccl_progress(void *state, tern_error *err)
+int tern__nccl_progress(tern__progress_hook *hook, tern_error *err)
 {
-    const tern__nccl *nccl = state;
-    int status = nccl->behind->progress ? nccl->behind->progress(nccl->state, err) : TERN_OK;
+    const tern__nccl *nccl = (const tern__nccl *)hook;
+    int status = TERN_OK;
     for (tern__nccl_device *gpu = tern__nccl_device_first(nccl); gpu; gpu = tern__nccl_device_next(nccl, gpu))
         for (tern__nccl_comm *comm = gpu->comms; comm && !status; comm = comm->next)
             status = tern__nccl_comm_advance(comm, err);
@@ -333,13 +328,10 @@ const tern__comm_backend tern__comm_nccl = {
     .reaches_devices = true,
     .open = nccl_open,
     .close = nccl_close,
-    .progress = tern__nccl_progress,
     .window_open = nccl_window_open,
     .window_at = nccl_window_at,
     .window_close = nccl_window_close,
-    .arena_open = nccl_arena_open,
-    .arena_fill = nccl_arena_fill,
-    .arena_drain = nccl_arena_drain,
+    .window_commit = nccl_window_commit,
     .channel_open = nccl_channel_open,
     .channel_close = nccl_channel_close,
     .post = nccl_post,

@@ -219,7 +219,7 @@ int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err)
     size_t bytes = (size_t)nccl->group->boot.world * each, own = (size_t)nccl->group->boot.rank * each;
     uint64_t seq;
     uint32_t window;
-    int status = nccl->behind->window_open(nccl->state, NULL, bytes, &window, err);
+    int status = nccl->behind->window_open(nccl->state, &(tern__window_opts){.bytes = bytes}, &window, err);
     if (status) return status;
     char *seen = nccl->behind->window_at(nccl->state, window, nccl->group->boot.rank);
     memcpy(seen + own, (const char *)all + own, each);

@@ -111,6 +111,7 @@ struct tern__nccl_channel {
 };
 
 struct tern__nccl {
+    tern__progress_hook hook; /* first: its function casts it back */
     tern_group *group;
     const tern__comm_backend *behind;
     void *state;
@@ -133,7 +134,7 @@ struct tern__nccl {
 /* ---- backend.c ---- */
 
 /* Advances all queues and messages; never blocks. */
-int tern__nccl_progress(void *nccl, tern_error *err);
+int tern__nccl_progress(tern__progress_hook *nccl, tern_error *err);
 
 /* ---- work.c ---- */
 

@@ -14,7 +14,7 @@ typedef struct window {
     void *base;
     size_t bytes;
     bool is_own;
-    int arena_fd; /* -1: not an arena */
+    int sparse_fd; /* -1: not sparse */
 } window;
 
 typedef struct self {
@@ -42,12 +42,16 @@ static void *self_open(tern_group *group, tern_error *err)
     return tern__alloc(sizeof(self), "tern_group_open", err);
 }
 
+static void window_release(window *w)
+{
+    if (w->is_own) munmap(w->base, w->bytes);
+    tern__close(&w->sparse_fd);
+    *w = (window){.sparse_fd = -1};
+}
+
 static void self_window_close(void *state, uint32_t number)
 {
-    window *w = &((self *)state)->windows[number];
-    if (w->is_own) munmap(w->base, w->bytes);
-    tern__close(&w->arena_fd);
-    *w = (window){.arena_fd = -1};
+    window_release(&((self *)state)->windows[number]);
 }
 
 static void self_close(void *state)
@@ -78,45 +82,30 @@ static int self_window_add(self *of, window w, uint32_t *number, tern_error *err
     return TERN_OK;
 }
 
-static int self_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
+static int self_window_open(void *state, tern__window_opts *opts, uint32_t *number, tern_error *err)
 {
     self *of = state;
-    window w = {.base = base, .bytes = bytes, .is_own = !base, .arena_fd = -1};
-    const window *same = find_device_window(of, base, bytes);
+    const window *same = find_device_window(of, opts->base, opts->bytes);
+    int status = TERN_OK;
     if (same) {
         *number = (uint32_t)(same - of->windows);
         return TERN_OK;
     }
-    if (!base) w.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (w.base == MAP_FAILED)
-        return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
-    int status = self_window_add(of, w, number, err);
-    if (status && w.is_own) munmap(w.base, bytes);
-    return status;
-}
-
-static int self_arena_open(void *state, size_t *bytes, uint32_t *number, tern_error *err)
-{
-    window w = {.is_own = true, .bytes = tern__segment_sparse_bytes(1)};
-    int status = tern__segment_create_sparse(&w.base, w.bytes, &w.arena_fd, err);
+    if (opts->is_sparse) opts->bytes = tern__segment_sparse_bytes(1);
+    window w = {.base = opts->base, .bytes = opts->bytes, .is_own = !opts->base, .sparse_fd = -1};
+    if (!w.base) status = tern__segment_create_alone(&w.base, w.bytes, opts->is_sparse, &w.sparse_fd, err);
     if (status) return status;
-    *bytes = w.bytes;
-    status = self_window_add(state, w, number, err);
+    status = self_window_add(of, w, number, err);
     if (!status) return TERN_OK;
-    munmap(w.base, w.bytes);
-    tern__close(&w.arena_fd);
+    window_release(&w);
     return status;
 }
 
-static int self_arena_fill(void *state, uint32_t number, size_t offset, size_t bytes, tern_error *err)
+static int self_window_commit(void *state, uint32_t number, size_t offset, size_t bytes, bool has_pages,
+                              tern_error *err)
 {
     const window *w = &((self *)state)->windows[number];
-    return tern__segment_fill(w->arena_fd, w->base, offset, bytes, err);
-}
-
-static void self_arena_drain(void *state, uint32_t number, size_t offset, size_t bytes)
-{
-    tern__segment_drain(((self *)state)->windows[number].arena_fd, offset, bytes);
+    return tern__segment_commit(w->sparse_fd, w->base, offset, bytes, has_pages, err);
 }
 
 static char *self_window_at(void *state, uint32_t number, int rank)
@@ -223,9 +212,7 @@ const tern__comm_backend tern__comm_self = {
     .window_open = self_window_open,
     .window_at = self_window_at,
     .window_close = self_window_close,
-    .arena_open = self_arena_open,
-    .arena_fill = self_arena_fill,
-    .arena_drain = self_arena_drain,
+    .window_commit = self_window_commit,
     .channel_open = self_channel_open,
     .channel_close = self_channel_close,
     .post = self_post,

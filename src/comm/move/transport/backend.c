@@ -136,37 +136,20 @@ static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
     return status;
 }
 
-static int hosts_window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err)
+/* The hosts may have different amounts of memory, and so sparse windows of different sizes. */
+static int hosts_window_open(void *state, tern__window_opts *opts, uint32_t *window, tern_error *err)
 {
     tern__hosts *hosts = state;
     const tern_group *here = &hosts->here;
-    int status = agree_on_size(hosts, bytes, err);
-    return status ? status : here->backend->window_open(here->state, base, bytes, window, err);
+    int status = agree_on_size(hosts, opts->is_sparse ? 0 : opts->bytes, err);
+    return status ? status : here->backend->window_open(here->state, opts, window, err);
 }
 
-/* Hosts have different amounts of memory, so sizes are not compared: the vote only makes it collective. */
-static int hosts_arena_open(void *state, size_t *bytes, uint32_t *window, tern_error *err)
-{
-    tern__hosts *hosts = state;
-    const tern_group *here = &hosts->here;
-    uint64_t *votes =
-        tern__alloc((size_t)hosts->group->boot.world * sizeof(*votes), "tern_group_mem_alloc", err);
-    if (!votes) return TERN_E_MEMORY;
-    int status = tern__hosts_vote(hosts, "the opening of a window", 0, votes, err);
-    tern__free(votes);
-    return status ? status : here->backend->arena_open(here->state, bytes, window, err);
-}
-
-static int hosts_arena_fill(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err)
+static int hosts_window_commit(void *state, uint32_t window, size_t offset, size_t bytes, bool has_pages,
+                               tern_error *err)
 {
     const tern_group *here = &((tern__hosts *)state)->here;
-    return here->backend->arena_fill(here->state, window, offset, bytes, err);
-}
-
-static void hosts_arena_drain(void *state, uint32_t window, size_t offset, size_t bytes)
-{
-    const tern_group *here = &((tern__hosts *)state)->here;
-    here->backend->arena_drain(here->state, window, offset, bytes);
+    return here->backend->window_commit(here->state, window, offset, bytes, has_pages, err);
 }
 
 static char *hosts_window_at(void *state, uint32_t window, int rank)
@@ -193,9 +176,7 @@ const tern__comm_backend tern__comm_hosts = {
     .window_open = hosts_window_open,
     .window_at = hosts_window_at,
     .window_close = hosts_window_close,
-    .arena_open = hosts_arena_open,
-    .arena_fill = hosts_arena_fill,
-    .arena_drain = hosts_arena_drain,
+    .window_commit = hosts_window_commit,
     .channel_open = tern__hosts_channel_open,
     .channel_close = tern__hosts_channel_close,
     .post = tern__hosts_channel_post,

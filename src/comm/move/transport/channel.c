@@ -371,8 +371,8 @@ static int open_board(tern__hosts_channel *channel, tern_error *err)
     const tern_group *here = &channel->hosts->here;
     size_t world = (size_t)channel->hosts->group->boot.world;
     channel->notice_bytes = tern__align_up(sizeof(notice) + world * sizeof(bool), TERN__LINE);
-    int status = here->backend->window_open(here->state, NULL, channel->slots * channel->notice_bytes,
-                                            &channel->board, err);
+    tern__window_opts opts = {.bytes = channel->slots * channel->notice_bytes};
+    int status = here->backend->window_open(here->state, &opts, &channel->board, err);
     channel->has_board = !status;
     return status;
 }

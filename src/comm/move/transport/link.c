@@ -83,11 +83,8 @@ static int notes_get(void *of, const char *key, void *value, size_t cap, size_t 
 static int link_progress(tern__incoming *incoming, tern_error *err)
 {
     tern__link *link = (tern__link *)incoming;
-    int status = TERN_OK;
     link->awaited = NULL;
-    for (tern__progress_hook *hook = link->hooks; hook && !status; hook = hook->next)
-        status = hook->progress(hook, err);
-    return status;
+    return tern__progress_hooks_run(link->hooks, err);
 }
 
 static bool is_quiet(tern__incoming *incoming)

@@ -18,7 +18,7 @@ static tern__window *window_new(const tern__window_state *windows, size_t bytes,
     window->bytes = bytes;
     window->mapped = tern__segment_mapped(bytes);
     window->is_caller = is_caller;
-    window->arena_fd = -1;
+    window->sparse_fd = -1;
     window->bases = tern__alloc((size_t)windows->ranks.world * sizeof(*window->bases), func, err);
     window->borrowed = tern__alloc((size_t)windows->ranks.world * sizeof(*window->borrowed), func, err);
     if (window->bases && window->borrowed) return window;
@@ -38,7 +38,7 @@ static void window_release(const tern__window_state *windows, tern__window *wind
             tern__log(TERN_LOG_WARN, "a closed window of %zu bytes stays shared: out of memory",
                       window->bytes);
     }
-    tern__close(&window->arena_fd);
+    tern__close(&window->sparse_fd);
     tern__free(window->bases);
     tern__free(window->borrowed);
     tern__free(window);
@@ -62,47 +62,44 @@ static int attach_all(tern__window_state *windows, uint32_t serial, tern__window
         if (peer == windows->ranks.rank) continue;
         status = tern__segment_recv(&windows->ranks, peer, serial, &fd, err);
         if (status) return status;
-        status = tern__segment_attach(&windows->ranks, peer, fd, window->bytes, window->arena_fd >= 0,
+        status = tern__segment_attach(&windows->ranks, peer, fd, window->bytes, window->sparse_fd >= 0,
                                       &window->bases[peer], &window->borrowed[peer], err);
         tern__close(&fd);
     }
     return status;
 }
 
-static int share_pages(tern__window_state *windows, void *base, tern__window *window, tern_error *err)
-{
-    int fd;
-    uint32_t serial = tern__segment_serial(&windows->ranks);
-    int status = tern__segment_create(&base, window->bytes, &fd, err);
-    if (status) return status;
-    window->bases[windows->ranks.rank] = base;
-    status = send_to_all(windows, serial, fd, err);
-    tern__close(&fd);
-    return status ? status : attach_all(windows, serial, window, err);
-}
-
-static int share_arena(tern__window_state *windows, tern__window *window, tern_error *err)
-{
-    void *base;
-    uint32_t serial = tern__segment_serial(&windows->ranks);
-    int status = tern__segment_create_sparse(&base, window->bytes, &window->arena_fd, err);
-    if (status) return status;
-    window->bases[windows->ranks.rank] = base;
-    status = send_to_all(windows, serial, window->arena_fd, err);
-    return status ? status : attach_all(windows, serial, window, err);
-}
-
-static int open_window(tern__window_state *windows, void *base, size_t bytes, bool is_arena, uint32_t *number,
+static int share_pages(tern__window_state *windows, const tern__window_opts *opts, tern__window *window,
                        tern_error *err)
 {
+    int fd;
+    void *base = opts->base;
+    uint32_t serial = tern__segment_serial(&windows->ranks);
+    int status = opts->is_sparse ? tern__segment_create_sparse(&base, opts->bytes, &fd, err)
+                                 : tern__segment_create(&base, opts->bytes, &fd, err);
+    if (status) return status;
+    window->bases[windows->ranks.rank] = base;
+    if (opts->is_sparse) window->sparse_fd = fd;
+    status = send_to_all(windows, serial, fd, err);
+    if (!opts->is_sparse) tern__close(&fd);
+    return status ? status : attach_all(windows, serial, window, err);
+}
+
+int tern__window_open(void *state, tern__window_opts *opts, uint32_t *number, tern_error *err)
+{
+    tern__window_state *windows = state;
+    if (opts->is_sparse) opts->bytes = tern__segment_sparse_bytes(windows->ranks.world);
+    if (!opts->bytes || (opts->base && opts->bytes != tern__segment_mapped(opts->bytes)))
+        return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
+                               opts->bytes, opts->base ? "whole pages" : "at least 1");
     int status = tern__failure_check(windows->ranks.group, err);
     if (!status)
         status = tern__array_reserve(&windows->list, &windows->room, windows->count + 1,
                                      sizeof(*windows->list), func, err);
     if (status) return status;
-    tern__window *window = window_new(windows, bytes, base != NULL, err);
+    tern__window *window = window_new(windows, opts->bytes, opts->base != NULL, err);
     if (!window) return TERN_E_MEMORY;
-    status = is_arena ? share_arena(windows, window, err) : share_pages(windows, base, window, err);
+    status = share_pages(windows, opts, window, err);
     if (status) {
         window_release(windows, window);
         return status;
@@ -112,18 +109,19 @@ static int open_window(tern__window_state *windows, void *base, size_t bytes, bo
     return TERN_OK;
 }
 
-int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
-{
-    if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
-        return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
-                               bytes, base ? "whole pages" : "at least 1");
-    return open_window(state, base, bytes, false, number, err);
-}
-
 char *tern__window_at(void *state, uint32_t window, int rank)
 {
     const tern__window_state *windows = state;
     return windows->list[window]->bases[rank];
+}
+
+int tern__window_commit(void *state, uint32_t number, size_t offset, size_t bytes, bool has_pages,
+                        tern_error *err)
+{
+    const tern__window_state *windows = state;
+    const tern__window *window = windows->list[number];
+    char *own = window->bases[windows->ranks.rank];
+    return tern__segment_commit(window->sparse_fd, own, offset, bytes, has_pages, err);
 }
 
 void tern__window_close(void *state, uint32_t window)
@@ -132,25 +130,4 @@ void tern__window_close(void *state, uint32_t window)
     if (!windows->list[window]) return;
     window_release(windows, windows->list[window]);
     windows->list[window] = NULL;
-}
-
-/* ---- arenas ---- */
-
-int tern__window_arena_open(void *state, size_t *bytes, uint32_t *number, tern_error *err)
-{
-    tern__window_state *windows = state;
-    *bytes = tern__segment_sparse_bytes(windows->ranks.world);
-    return open_window(windows, NULL, *bytes, true, number, err);
-}
-
-int tern__window_arena_fill(void *state, uint32_t number, size_t offset, size_t bytes, tern_error *err)
-{
-    const tern__window_state *windows = state;
-    const tern__window *window = windows->list[number];
-    return tern__segment_fill(window->arena_fd, window->bases[windows->ranks.rank], offset, bytes, err);
-}
-
-void tern__window_arena_drain(void *state, uint32_t number, size_t offset, size_t bytes)
-{
-    tern__segment_drain(((tern__window_state *)state)->list[number]->arena_fd, offset, bytes);
 }

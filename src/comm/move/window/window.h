@@ -13,7 +13,7 @@ typedef struct tern__window {
     size_t bytes;   /* as requested */
     size_t mapped;  /* bytes of each mapping */
     bool is_caller; /* bases[rank] is memory of the caller's */
-    int arena_fd;   /* of an arena: bases[rank]'s pages; -1: not one */
+    int sparse_fd;  /* of a sparse window: bases[rank]'s pages; -1: it is not sparse */
     bool *borrowed; /* [world] bases[r] is rank r's own mapping, in this process */
     char **bases;   /* [world] rank r's memory, mapped here */
 } tern__window;
@@ -56,12 +56,11 @@ static inline tern__cut *tern__channel_cut(const tern__channel *channel, uint64_
 
 /* ---- window.c ---- */
 
-int tern__window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
+int tern__window_open(void *state, tern__window_opts *opts, uint32_t *window, tern_error *err);
 char *tern__window_at(void *state, uint32_t window, int rank);
 void tern__window_close(void *state, uint32_t window);
-int tern__window_arena_open(void *state, size_t *bytes, uint32_t *window, tern_error *err);
-int tern__window_arena_fill(void *state, uint32_t window, size_t offset, size_t bytes, tern_error *err);
-void tern__window_arena_drain(void *state, uint32_t window, size_t offset, size_t bytes);
+int tern__window_commit(void *state, uint32_t window, size_t offset, size_t bytes, bool has_pages,
+                        tern_error *err);
 
 /* ---- channel.c ---- */
 
