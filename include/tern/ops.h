@@ -120,6 +120,20 @@ TERN_API tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t
 TERN_API tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
                                       int64_t kernel_w, const tern_pool3d_opts *opts);
 
+typedef struct tern_rms_norm_opts {
+    size_t size;
+    int ndim;   /* number of dimensions, the last ones, to normalise over; default 1 */
+    double eps; /* added to the mean square; below 0: the epsilon of x's dtype (2^-23 in f32, 2^-52 in f64,
+                 * 2^-7 in bf16, 2^-10 in f16), as PyTorch's eps=None; default -1 */
+} tern_rms_norm_opts;
+TERN_API tern_rms_norm_opts tern_rms_norm_defaults(void);
+
+/* Root mean square norm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) weight, with the mean of each
+ * sample over the last `ndim` dimensions. weight has the shape of these, or is NULL; it may be f32 if x is of
+ * a 16-bit type. Such an x is computed in f32 and rounded once. torch.nn.functional.rms_norm. */
+TERN_API tern_tensor *tern_rms_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                    const tern_rms_norm_opts *opts);
+
 /* Adaptive average pooling: divides x's plane (or volume) into height x width equal parts, and returns the
  * mean of all elements that each part touches. x (N, C, H, W) -> (N, C, height, width), or (N, C, D, H, W) ->
  * (N, C, depth, height, width). torch.nn.functional.adaptive_avg_pool2d, adaptive_avg_pool3d, and interpolate
