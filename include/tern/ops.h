@@ -247,6 +247,11 @@ TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, b
                                    tern_tensor **index);
 
 /* ---- shapes, views and copies. A view shares x's memory. It needs a plain layout: a blocked x is copied
+/* silu(gate) x and gelu(gate) x, as one op (Shazeer 2020, "GLU Variants Improve Transformer"). A matrix that
+ * has gate and x side by side needs no copy: tern_slice makes the two views. torch.nn.functional.silu or gelu,
+ * followed by a product. */
+TERN_API tern_tensor *tern_swiglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x);
+TERN_API tern_tensor *tern_geglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x, bool approximate);
  * first ---- */
 
 /* The same elements with another shape; one dimension may be -1, and is then computed. torch.reshape. */

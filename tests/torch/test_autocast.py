@@ -138,6 +138,8 @@ CASES = {
     "silu": one("silu", F.silu),
     "gelu": one("gelu", F.gelu, X, False),
     "leaky_relu": one("leaky_relu", lambda x: F.leaky_relu(x, 0.1), X, double(0.1)),
+    "swiglu": two("swiglu", lambda gate, x: F.silu(promoted(gate, x)) * x),
+    "geglu": (lambda r, *t: r.op("tern_geglu", *t, False), lambda gate, x: F.gelu(promoted(gate, x)) * x, [X, positive(6, 4)]),
     "clamp": one("clamp", lambda x: x.clamp(-1, 0.5), X, double(-1), double(0.5)),
     "affine": one("affine", lambda x: 1 - x, X, double(-1), double(1)),
     "softmax": one("softmax", lambda x: x.softmax(1), X, 1),
