@@ -119,6 +119,20 @@ TERN_API tern_layer_norm_opts tern_layer_norm_defaults(void);
  * f32 if x is of a 16-bit type. torch.nn.functional.layer_norm. */
 TERN_API tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
                                       tern_tensor *bias, const tern_layer_norm_opts *opts);
+
+typedef struct tern_rms_norm_opts {
+    size_t size;
+    int ndim;   /* number of dimensions, the last ones, to normalise over; default 1 */
+    double eps; /* added to the mean square; below 0: the epsilon of x's dtype (2^-23 in f32, 2^-52 in f64,
+                 * 2^-7 in bf16, 2^-10 in f16), as PyTorch's eps=None; default -1 */
+} tern_rms_norm_opts;
+TERN_API tern_rms_norm_opts tern_rms_norm_defaults(void);
+
+/* Root mean square norm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) weight, with the mean of each
+ * sample over the last `ndim` dimensions. weight has the shape of these, or is NULL; it may be f32 if x is of
+ * a 16-bit type. Such an x is computed in f32 and rounded once. torch.nn.functional.rms_norm. */
+TERN_API tern_tensor *tern_rms_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                    const tern_rms_norm_opts *opts);
 /* Group norm: the same over each of `groups` groups of adjacent channels of each sample; x (N, C, ...),
  * weight and bias (C). As many groups as channels is instance norm. torch.nn.functional.group_norm. */
 TERN_API tern_tensor *tern_group_norm(tern_scope *scope, tern_tensor *x, int64_t groups, tern_tensor *weight,
@@ -157,20 +171,6 @@ TERN_API tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t
                                       int64_t kernel_w, const tern_pool3d_opts *opts);
 TERN_API tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
                                       int64_t kernel_w, const tern_pool3d_opts *opts);
-
-typedef struct tern_rms_norm_opts {
-    size_t size;
-    int ndim;   /* number of dimensions, the last ones, to normalise over; default 1 */
-    double eps; /* added to the mean square; below 0: the epsilon of x's dtype (2^-23 in f32, 2^-52 in f64,
-                 * 2^-7 in bf16, 2^-10 in f16), as PyTorch's eps=None; default -1 */
-} tern_rms_norm_opts;
-TERN_API tern_rms_norm_opts tern_rms_norm_defaults(void);
-
-/* Root mean square norm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) weight, with the mean of each
- * sample over the last `ndim` dimensions. weight has the shape of these, or is NULL; it may be f32 if x is of
- * a 16-bit type. Such an x is computed in f32 and rounded once. torch.nn.functional.rms_norm. */
-TERN_API tern_tensor *tern_rms_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
-                                    const tern_rms_norm_opts *opts);
 
 /* Adaptive average pooling: divides x's plane (or volume) into height x width equal parts, and returns the
  * mean of all elements that each part touches. x (N, C, H, W) -> (N, C, height, width), or (N, C, D, H, W) ->
@@ -247,6 +247,11 @@ TERN_API tern_tensor *tern_silu(tern_scope *scope, tern_tensor *x);
 /* x Phi(x), where Phi is the normal distribution function, computed with erf, or with tanh if `approximate`
  * (Hendrycks and Gimpel 2016). torch.nn.functional.gelu. */
 TERN_API tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approximate);
+/* silu(gate) x and gelu(gate) x, as one op (Shazeer 2020, "GLU Variants Improve Transformer"). A matrix that
+ * has gate and x side by side needs no copy: tern_slice makes the two views. torch.nn.functional.silu or gelu,
+ * followed by a product. */
+TERN_API tern_tensor *tern_swiglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x);
+TERN_API tern_tensor *tern_geglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x, bool approximate);
 /* x > 0 ? x : slope x. torch.nn.functional.leaky_relu. */
 TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope);
 /* scale x + shift, so 1 - x is tern_affine(s, x, -1, 1). Python's arithmetic of a tensor and numbers. */
@@ -285,11 +290,6 @@ TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, b
                                    tern_tensor **index);
 
 /* ---- shapes, views and copies. A view shares x's memory. It needs a plain layout: a blocked x is copied
-/* silu(gate) x and gelu(gate) x, as one op (Shazeer 2020, "GLU Variants Improve Transformer"). A matrix that
- * has gate and x side by side needs no copy: tern_slice makes the two views. torch.nn.functional.silu or gelu,
- * followed by a product. */
-TERN_API tern_tensor *tern_swiglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x);
-TERN_API tern_tensor *tern_geglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x, bool approximate);
  * first ---- */
 
 /* The same elements with another shape; one dimension may be -1, and is then computed. torch.reshape. */

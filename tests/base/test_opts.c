@@ -141,6 +141,7 @@ static void rotary_table_fill(const void *opts, tern_error *err)
 }
 OP(cross_entropy, tern_cross_entropy(scope, zeros(2), labels_of_two(), opts))
 OP(focal_loss, tern_focal_loss(scope, zeros(2), zeros(2), opts))
+OP(linear_cross_entropy, tern_linear_cross_entropy(scope, zeros(2), zeros(2), NULL, labels_of_two(), opts))
 OP(dice_loss, tern_dice_loss(scope, zeros(2), zeros(2), opts))
 OP(bce_dice_loss, tern_bce_dice_loss(scope, zeros(2), zeros(2), 1, 1, opts))
 OP(nll_loss, tern_nll_loss(scope, zeros(2), labels_of_two(), opts))
@@ -416,10 +417,11 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(norm, layer_norm_new)                                                                                  \
     X(norm, group_norm_new)                                                                                  \
     X(layer_norm, layer_norm)                                                                                \
-    X(cross_entropy, cross_entropy)                                                                          \
     X(rms_norm, rms_norm_new)                                                                                \
     X(rms_norm, rms_norm)                                                                                    \
     X(rotary_table, rotary_table_fill)                                                                       \
+    X(cross_entropy, cross_entropy)                                                                          \
+    X(cross_entropy, linear_cross_entropy)                                                                   \
     X(focal, focal_loss)                                                                                     \
     X(dice, dice_loss)                                                                                       \
     X(dice, bce_dice_loss)                                                                                   \

@@ -174,6 +174,8 @@ CASES = {
     "to": (lambda r, x: r.op("tern_to", x, r.device), lambda x: x.to("cpu"), [X]),
     "cross_entropy": (lambda r, x: r.op("tern_cross_entropy", x, r.constant(LABELS), None),
                       lambda x: F.cross_entropy(x, torch.tensor(LABELS)), [X]),
+    "linear_cross_entropy": (lambda r, x, w, b: r.op("tern_linear_cross_entropy", x, w, b, r.constant(LABELS), None),
+                             unrounded_scores, [X, reals(5, 4), reals(5)]),
     "nll_loss": (lambda r, x: r.op("tern_nll_loss", x, r.constant(LABELS), None), lambda x: F.nll_loss(x, torch.tensor(LABELS)), [X]),
     "l1_loss": (lambda r, *t: r.op("tern_l1_loss", *t, 0), F.l1_loss, [X, reals(6, 4) + 1]),
     "mse_loss": (lambda r, *t: r.op("tern_mse_loss", *t, 0), F.mse_loss, [X, reals(6, 4) + 1]),
