@@ -52,7 +52,7 @@ TERN_API tern_augment_opts tern_augment_defaults(void);
  *
  * NULL on error: E_INVALID (no dataset with get), E_SHAPE (samples that are neither images nor volumes, a map
  * of another size, a crop larger than the padded sample, options for the other kind, another number of
- * channels), E_DTYPE (a map's), E_RANGE (an option).
+ * channels), E_DTYPE (samples that are not f32, a map's), E_RANGE (an option).
  *
  * The changes are made in this order:
  *

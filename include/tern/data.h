@@ -21,9 +21,9 @@ extern "C" {
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
 /* A dataset of your own: put this struct first in a struct of yours, and set to zero what you do not use, as
- * designated initialisers do. A sample is an array of f32 of `shape`,
- * and a target: an i64 label, or a map of labels or values. If a net begins with an embedding, cast the
- * indices with tern_cast(s, b.x, TERN_I64); f32 represents all integers up to 2^24. */
+ * designated initialisers do. A sample is an array of `shape`, of f32 or of another `dtype`, such as the i64 or
+ * i32 indices of a net that begins with an embedding; and a target: an i64 label, or a map of labels or
+ * values. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
     int64_t length;          /* number of samples                                               */
@@ -34,7 +34,8 @@ struct tern_dataset {
     tern_dtype target_dtype; /* of a map: TERN_F32, TERN_U8, TERN_I64 ..; a label is always i64 */
     int classes;             /* labels are in [0, classes); 0, and for maps: not checked        */
 
-    /* Map-style datasets. Writes sample `index` of `epoch` to x[0..prod(shape)) and its target to y. Returns
+    /* Map-style datasets. Writes sample `index` of `epoch` to x[0..prod(shape)), which is memory of `dtype`
+     * (cast the pointer if that is not f32), and its target to y. Returns
      * 0, or a negative status with *err filled (tern_error_set). Several threads call it at once. It must
      * give the same sample for the same epoch and index every time. */
     int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, void *y, tern_error *err);
@@ -50,14 +51,15 @@ struct tern_dataset {
     int (*next)(void *cursor, float *x, void *y, tern_error *err);
     void (*close)(void *cursor); /* NULL: nothing to close */
 
-    void *reserved[4]; /* NULL */
+    tern_dtype dtype;  /* of x; 0 is TERN_F32 */
+    void *reserved[3]; /* NULL */
 };
 
 /* Calls the dataset's `free`. NULL is allowed. */
 TERN_API void tern_dataset_free(tern_dataset *dataset);
 
-/* Makes a dataset whose sample i is x[i] with target y[i]. x is f32 (n, ..); y is (n) i64 labels, or (n, ..)
- * maps of any dtype. Both must be kept or wrapped tensors; their memory is shared, not copied, and you may
+/* Makes a dataset whose sample i is x[i] with target y[i]. x is (n, ..) of any dtype; y is (n) i64 labels, or
+ * (n, ..) maps of any dtype. Both must be kept or wrapped tensors; their memory is shared, not copied, and you may
  * free them before the dataset. E_INVALID: NULL; E_LIFETIME: a tensor of a scope or module; E_DTYPE; E_SHAPE:
  * different n, or dimensions; E_UNSUPPORTED: gaps. Yours: tern_dataset_free.
  * torch.utils.data.TensorDataset. */
@@ -180,7 +182,7 @@ TERN_API void tern_loader_free(tern_loader *loader);
 
 /* A batch. Both tensors belong to the scope. */
 typedef struct tern_batch {
-    tern_tensor *x; /* (count, sample shape), f32                                 */
+    tern_tensor *x; /* (count, sample shape), of the dataset's dtype              */
     tern_tensor *y; /* (count, target shape): i64 labels, or maps of target_dtype */
     int64_t count;
     void *reserved[4]; /* NULL */

@@ -239,6 +239,10 @@ TERN_API tern_norm_opts tern_norm_defaults(void);
 /* torch.nn.LayerNorm(shape), over the last `ndim` dimensions; weight 1 and bias 0 have that shape. */
 TERN_API tern_module *tern_layer_norm_new(int ndim, const int64_t *shape, const tern_norm_opts *opts,
                                           tern_error *err);
+/* torch.nn.RMSNorm(shape, eps): weight 1 has the shape; opts->ndim is not used. tern_rms_norm without a
+ * weight is elementwise_affine=False. */
+TERN_API tern_module *tern_rms_norm_new(int ndim, const int64_t *shape, const tern_rms_norm_opts *opts,
+                                        tern_error *err);
 /* torch.nn.GroupNorm(groups, channels): weight 1, bias 0 (channels). (N, channels, ...) */
 TERN_API tern_module *tern_group_norm_new(int64_t groups, int64_t channels, const tern_norm_opts *opts,
                                           tern_error *err);

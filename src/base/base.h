@@ -62,6 +62,12 @@ static inline bool tern__dtype_is_float(tern_dtype dtype)
     return dtype == TERN_F32 || dtype == TERN_F64 || tern__dtype_is_half(dtype);
 }
 
+/* Returns the distance from 1 to the next number of a floating-point dtype (torch.finfo(dtype).eps). */
+static inline double tern__dtype_epsilon(tern_dtype dtype)
+{
+    return dtype == TERN_F64 ? 0x1p-52 : dtype == TERN_BF16 ? 0x1p-7 : dtype == TERN_F16 ? 0x1p-10 : 0x1p-23;
+}
+
 /* ---- log ---- */
 
 void tern__log(tern_log_level level, const char *fmt, ...) TERN__PRINTF(2, 3);

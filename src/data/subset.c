@@ -114,7 +114,8 @@ static void look_through(const tern_dataset *dataset, tern_group *group, uint8_t
     static const char func[] = "tern_readable_new";
     int ranks = group ? tern_group_size(group) : 1, rank = group ? tern_group_rank(group) : 0;
     size_t element = tern_dtype_bytes(tern__target_dtype(dataset));
-    float *x = tern__alloc(subset_sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
+    size_t value = tern_dtype_bytes(dataset->dtype);
+    float *x = tern__alloc(subset_sample_bytes(dataset->ndim, dataset->shape, value), func, err);
     void *y =
         tern__alloc(subset_sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
     tern__dataset_call call = {0};

@@ -58,9 +58,6 @@ static int check_both(const tern_tensor *x, const tern_tensor *y, tern_error *er
 {
     if (tern__is_set(err)) return err->code;
     if (tensors_check("x", x, err) || tensors_check("y", y, err)) return err->code;
-    if (x->view.dtype != TERN_F32)
-        return tern__error_set(err, FUNC, TERN_E_DTYPE, "x is %s, expected f32",
-                               tern_dtype_name(x->view.dtype));
     if (y->view.ndim == 1 && y->view.dtype != TERN_I64)
         return tern__error_set(err, FUNC, TERN_E_DTYPE, "y is %s, expected labels of i64",
                                tern_dtype_name(y->view.dtype));
@@ -88,7 +85,8 @@ tern_dataset *tern_tensor_dataset_new(const tern_tensor *x, const tern_tensor *y
                             .target_ndim = y->view.ndim - 1,
                             .target_dtype = y->view.dtype,
                             .get = tensors_get,
-                            .free = tensors_free},
+                            .free = tensors_free,
+                            .dtype = x->view.dtype},
                    .x = column_of(x),
                    .y = column_of(y)};
     for (int d = 1; d < x->view.ndim; d++) t->base.shape[d - 1] = x->view.shape[d];

@@ -1,5 +1,5 @@
-/* group_norm.h - attributes and shape of the group norm kernels, which also do layer norm and instance
- * norm.
+/* group_norm.h - attributes and shape of the group norm kernels, which also do layer norm, instance norm and
+ * root mean square norm.
  *
  * x is contiguous and seen as (N, G, K, S). Each row (n, g) of K S values is normalised on its own, then
  * scaled and shifted by element g K + k of weight and bias (G K). Layer norm over the last dimensions is
@@ -12,6 +12,7 @@
 
 typedef struct tern__group_norm_attr {
     double eps;
+    int64_t rms; /* root mean square norm: the mean counts as 0. It is absent, as are bias and db; S is 1 */
 } tern__group_norm_attr;
 
 typedef struct tern__group_shape {

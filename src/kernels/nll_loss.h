@@ -20,6 +20,12 @@ typedef struct tern__nll_attr {
     int64_t mean, each; /* divide by the sum of weights; one loss per label instead of a sum */
 } tern__nll_attr;
 
+/* LABEL_WEIGHTS also checks that labels which are not ignored are in [0, classes). */
+typedef struct tern__label_weights_attr {
+    tern__nll_attr nll;
+    int64_t classes;
+} tern__label_weights_attr;
+
 /* Each label has a line of classes. */
 static inline tern__lines tern__class_lines(const tern__view *logp)
 {

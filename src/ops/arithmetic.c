@@ -96,6 +96,25 @@ tern_tensor *tern_ge(tern_scope *scope, tern_tensor *a, tern_tensor *b)
     return tern__pointwise(scope, __func__, &ge_op, (tern_tensor *[]){a, b}, NULL);
 }
 
+/* The gradient of x is the op itself, with dy in x's place. */
+static const tern__pointwise_op swiglu_op = {
+    "swiglu", TERN__SWIGLU, 2, .grad = {{TERN__SWIGLU_GRAD_GATE, {DY, A, B}}, {TERN__SWIGLU, {A, DY}}}};
+static const tern__pointwise_op geglu_ops[] = {
+    {"geglu", TERN__GEGLU, 2, .grad = {{TERN__GEGLU_GRAD_GATE, {DY, A, B}}, {TERN__GEGLU, {A, DY}}}},
+    {"geglu", TERN__GEGLU_TANH, 2,
+     .grad = {{TERN__GEGLU_TANH_GRAD_GATE, {DY, A, B}}, {TERN__GEGLU_TANH, {A, DY}}}},
+};
+
+tern_tensor *tern_swiglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &swiglu_op, (tern_tensor *[]){gate, x}, NULL);
+}
+
+tern_tensor *tern_geglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x, bool approximate)
+{
+    return tern__pointwise(scope, __func__, &geglu_ops[approximate], (tern_tensor *[]){gate, x}, NULL);
+}
+
 static const tern__pointwise_op where_op = {
     "where",
     TERN__WHERE,

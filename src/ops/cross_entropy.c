@@ -56,8 +56,8 @@ static int check_shapes(tern_scope *scope, const char *func, const char *op, con
                             op, tern__shape_text(x, xs), tern__shape_text(label, ls));
 }
 
-static int entropy_check_dtypes(tern_scope *scope, const char *func, const char *op, tern_dtype x,
-                                tern_dtype label)
+int tern__entropy_check_dtypes(tern_scope *scope, const char *func, const char *op, tern_dtype x,
+                               tern_dtype label)
 {
     if (!tern__dtype_is_float(x))
         return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected input of floating point, got %s", op,
@@ -67,26 +67,25 @@ static int entropy_check_dtypes(tern_scope *scope, const char *func, const char 
                             tern_dtype_name(label));
 }
 
-static int check_weight(tern_scope *scope, const char *func, const char *op, const tern_tensor *x,
-                        const tern_tensor *weight)
+int tern__entropy_check_weight(tern_scope *scope, const char *func, const char *op, int64_t classes,
+                               tern_dtype dtype, const tern_tensor *weight)
 {
     char have[TERN__SHAPE_TEXT];
     const tern__view *w = &weight->view;
-    int64_t classes = x->view.shape[x->view.ndim > 1];
     if (w->ndim != 1 || w->shape[0] != classes)
         return tern__scope_fail(scope, func, TERN_E_SHAPE,
                                 "%s: expected a weight for each of %lld classes, got %s", op,
                                 (long long)classes, tern__shape_text(w, have));
-    if (w->dtype != x->view.dtype)
+    if (w->dtype != dtype)
         return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected weights of %s, got %s", op,
-                                tern_dtype_name(x->view.dtype), tern_dtype_name(w->dtype));
+                                tern_dtype_name(dtype), tern_dtype_name(w->dtype));
     if (!weight->requires_grad) return TERN_OK;
     return tern__scope_fail(scope, func, TERN_E_UNSUPPORTED,
                             "%s: the weight wants a gradient; tern_detach it", op);
 }
 
-static int entropy_read_opts(tern_scope *scope, const char *func, const char *op,
-                             const tern_cross_entropy_opts *user, tern_cross_entropy_opts *opts)
+int tern__entropy_read_opts(tern_scope *scope, const char *func, const char *op,
+                            const tern_cross_entropy_opts *user, tern_cross_entropy_opts *opts)
 {
     *opts = tern_cross_entropy_defaults();
     if (tern__scope_opts(scope, opts, sizeof(*opts), user, func)) return scope->error.code;
@@ -111,12 +110,13 @@ static int entropy_prepare(tern_scope *scope, const tern_cross_entropy_opts *use
     const char *func = p->attr.func, *op = p->attr.op;
     tern_cross_entropy_opts opts;
     if (!TERN__ENTER(scope, func, 2, &p->x, &p->label)) return scope ? scope->error.code : TERN_E_INVALID;
-    if (entropy_read_opts(scope, func, op, user, &opts)) return scope->error.code;
+    if (tern__entropy_read_opts(scope, func, op, user, &opts)) return scope->error.code;
     p->weight = opts.weight;
     if (!TERN__ENTER(scope, func, 2, &p->x, &p->label, &p->weight) ||
         check_shapes(scope, func, op, &p->x->view, &p->label->view) ||
-        entropy_check_dtypes(scope, func, op, p->x->view.dtype, p->label->view.dtype) ||
-        (p->weight && check_weight(scope, func, op, p->x, p->weight)))
+        tern__entropy_check_dtypes(scope, func, op, p->x->view.dtype, p->label->view.dtype) ||
+        (p->weight && tern__entropy_check_weight(scope, func, op, p->x->view.shape[p->x->view.ndim > 1],
+                                                 p->x->view.dtype, p->weight)))
         return scope->error.code;
     p->attr.ignored = opts.ignore_index;
     p->attr.smoothing = opts.label_smoothing;
@@ -134,7 +134,7 @@ static void entropy_drop(void *storage)
 }
 
 /* The divisor stays in the device's memory: only who asks for it waits for the device. */
-static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *weights)
+void tern__normaliser_keep(tern_scope *scope, tern__node *node, tern_tensor *weights)
 {
     if (!tern__memory_device(weights->view.data))
         node->normaliser = tern__view_get(&weights->view, 0);
@@ -169,7 +169,7 @@ static tern_tensor *entropy_record(tern_scope *scope, const problem *p, const re
     tern__save(node, WEIGHTS, r->weights);
     tern__save(node, SLOPE, r->slope);
     tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
-    if (node && p->attr.mean) keep_normaliser(scope, node, r->weights);
+    if (node && p->attr.mean) tern__normaliser_keep(scope, node, r->weights);
     return scope->error.code ? NULL : r->loss;
 }
 

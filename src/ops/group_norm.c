@@ -1,5 +1,5 @@
-/* group_norm.c - layer norm and group norm. One kernel computes both, on x viewed as (N, G, K, S)
- * (kernels/group_norm.h). */
+/* group_norm.c - layer norm, root mean square norm and group norm. One kernel computes all of them, on x
+ * viewed as (N, G, K, S) (kernels/group_norm.h). */
 #include "kernels/group_norm.h"
 #include "ops/ops.h"
 
@@ -35,18 +35,22 @@ static int open_gradients(tern_scope *scope, tern__node *node, tern__call *call,
     return TERN_OK;
 }
 
+static const tern__view *group_norm_saved(const tern__node *node, int slot)
+{
+    return node->saved[slot].view.data ? &node->saved[slot].view : NULL;
+}
+
 /* The weights come first: their bucket is small and is complete sooner. */
 static int group_norm_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     bool in_place = tern__wants(node, X) && tern__owns_dy(node);
-    const tern__view *weight = node->saved[SAVED_WEIGHT].view.data ? &node->saved[SAVED_WEIGHT].view : NULL;
     tern__view dy = group_norm_seen_as(tern__dy(node), r),
                x = group_norm_seen_as(&node->saved[SAVED_X].view, r), dx;
-    tern__call call = {
-        .kernel = TERN__GROUP_NORM_GRAD,
-        .in = {&dy, &x, &node->saved[SAVED_MEAN].view, &node->saved[SAVED_INVERSE].view, weight},
-        .attr = &r->attr};
+    tern__call call = {.kernel = TERN__GROUP_NORM_GRAD,
+                       .in = {&dy, &x, group_norm_saved(node, SAVED_MEAN), &node->saved[SAVED_INVERSE].view,
+                              group_norm_saved(node, SAVED_WEIGHT)},
+                       .attr = &r->attr};
     if (open_gradients(scope, node, &call, in_place)) return scope->error.code;
     if (call.out[X]) {
         dx = group_norm_seen_as(call.out[X], r);
@@ -111,11 +115,11 @@ static bool group_norm_forward(tern_scope *scope, const args *a, const record *r
                                tern_tensor *mean, tern_tensor *inverse)
 {
     if (tern__view_count(&y->view) == 0)
-        return tern__fill(scope, &mean->view, 0) && tern__fill(scope, &inverse->view, 0);
+        return (!mean || tern__fill(scope, &mean->view, 0)) && tern__fill(scope, &inverse->view, 0);
     tern__view x = group_norm_seen_as(&a->x->view, r), to = group_norm_seen_as(&y->view, r);
     tern__call call = {.kernel = TERN__GROUP_NORM,
                        .in = {&x, a->weight ? &a->weight->view : NULL, a->bias ? &a->bias->view : NULL},
-                       .out = {&to, &mean->view, &inverse->view},
+                       .out = {&to, mean ? &mean->view : NULL, &inverse->view},
                        .attr = &r->attr};
     return tern__run(scope, &call);
 }
@@ -125,21 +129,35 @@ static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
     if (!make_plain(scope, a)) return NULL;
     const tern__view *x = &a->x->view;
     int64_t rows = r->shape[0] * r->shape[1];
-    tern_tensor *mean = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
-    tern_tensor *inverse = mean ? tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows) : NULL;
-    tern_tensor *y = inverse ? tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape) : NULL;
-    if (!y || !group_norm_forward(scope, a, r, y, mean, inverse)) return NULL;
+    tern_tensor *mean = r->attr.rms ? NULL : tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
+    tern_tensor *inverse = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
+    tern_tensor *y = tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape);
+    if (scope->error.code || !group_norm_forward(scope, a, r, y, mean, inverse)) return NULL;
     tern__node *node =
         tern__record(scope, a->op, group_norm_gradient, y, 3, (tern_tensor *[]){a->x, a->weight, a->bias});
     tern__save_attr(scope, node, r, sizeof(*r));
     tern__save(node, SAVED_X, a->x);
-    tern__save(node, SAVED_MEAN, mean);
+    if (mean) tern__save(node, SAVED_MEAN, mean);
     tern__save(node, SAVED_INVERSE, inverse);
     tern__save(node, SAVED_WEIGHT, a->weight);
     return y;
 }
 
-/* ---- layer norm ---- */
+/* ---- layer norm and root mean square norm: over the last `ndim` dimensions ---- */
+
+/* Checks the inputs and sees them as rows. */
+static int check_rows(tern_scope *scope, const args *a, int ndim, record *r)
+{
+    const tern__view *v = &a->x->view;
+    char shape[TERN__SHAPE_TEXT];
+    if (ndim < 1 || ndim > v->ndim)
+        return tern__scope_fail(scope, a->func, TERN_E_RANGE,
+                                "%s: expected an ndim from 1 to %d for input %s, got %d", a->op, v->ndim,
+                                tern__shape_text(v, shape), ndim);
+    for (int d = 0; d < 4; d++) r->shape[d] = 1;
+    for (int d = 0; d < v->ndim; d++) r->shape[d < v->ndim - ndim ? 0 : 2] *= v->shape[d];
+    return group_norm_check(scope, a, ndim, v->shape + v->ndim - ndim);
+}
 
 tern_layer_norm_opts tern_layer_norm_defaults(void)
 {
@@ -151,20 +169,26 @@ tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *wei
 {
     args a = {__func__, "layer_norm", x, weight, bias};
     tern_layer_norm_opts o = tern_layer_norm_defaults();
-    char shape[TERN__SHAPE_TEXT];
     if (!group_norm_enter(scope, &a)) return NULL;
     if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
-    const tern__view *v = &x->view;
-    if (o.ndim < 1 || o.ndim > v->ndim) {
-        tern__scope_fail(scope, __func__, TERN_E_RANGE,
-                         "layer_norm: expected an ndim from 1 to %d for input %s, got %d", v->ndim,
-                         tern__shape_text(v, shape), o.ndim);
-        return NULL;
-    }
-    if (group_norm_check(scope, &a, o.ndim, v->shape + v->ndim - o.ndim)) return NULL;
-    record r = {.attr = {o.eps}, .shape = {1, 1, 1, 1}};
-    for (int d = 0; d < v->ndim; d++) r.shape[d < v->ndim - o.ndim ? 0 : 2] *= v->shape[d];
-    return normalise(scope, &a, &r);
+    record r = {.attr = {.eps = o.eps}};
+    return check_rows(scope, &a, o.ndim, &r) ? NULL : normalise(scope, &a, &r);
+}
+
+tern_rms_norm_opts tern_rms_norm_defaults(void)
+{
+    return (tern_rms_norm_opts){.size = sizeof(tern_rms_norm_opts), .ndim = 1, .eps = -1};
+}
+
+tern_tensor *tern_rms_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                           const tern_rms_norm_opts *opts)
+{
+    args a = {__func__, "rms_norm", x, weight, NULL};
+    tern_rms_norm_opts o = tern_rms_norm_defaults();
+    if (!group_norm_enter(scope, &a)) return NULL;
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
+    record r = {.attr = {.eps = o.eps < 0 ? tern__dtype_epsilon(a.x->view.dtype) : o.eps, .rms = 1}};
+    return check_rows(scope, &a, o.ndim, &r) ? NULL : normalise(scope, &a, &r);
 }
 
 /* ---- group norm ---- */
@@ -189,7 +213,7 @@ tern_tensor *tern_group_norm(tern_scope *scope, tern_tensor *x, int64_t groups, 
     args a = {__func__, "group_norm", x, weight, bias};
     if (!group_norm_enter(scope, &a) || check_groups(scope, &x->view, groups)) return NULL;
     if (group_norm_check(scope, &a, 1, &x->view.shape[1])) return NULL;
-    record r = {.attr = {eps}, .shape = {x->view.shape[0], groups, x->view.shape[1] / groups, 1}};
+    record r = {.attr = {.eps = eps}, .shape = {x->view.shape[0], groups, x->view.shape[1] / groups, 1}};
     for (int d = 2; d < x->view.ndim; d++) r.shape[3] *= x->view.shape[d];
     return normalise(scope, &a, &r);
 }

@@ -92,6 +92,7 @@ MODULE(batch_norm1d_new, tern_batch_norm1d_new(2, opts, err))
 MODULE(batch_norm2d_new, tern_batch_norm2d_new(2, opts, err))
 MODULE(batch_norm3d_new, tern_batch_norm3d_new(2, opts, err))
 MODULE(layer_norm_new, tern_layer_norm_new(1, (int64_t[]){2}, opts, err))
+MODULE(rms_norm_new, tern_rms_norm_new(1, (int64_t[]){2}, opts, err))
 MODULE(group_norm_new, tern_group_norm_new(1, 2, opts, err))
 MODULE(max_pool2d_new, tern_max_pool2d_new(2, 2, opts, err))
 MODULE(avg_pool2d_new, tern_avg_pool2d_new(2, 2, opts, err))
@@ -132,8 +133,15 @@ OP(conv_transpose2d, tern_conv_transpose2d(scope, zeros(4), zeros(4), NULL, opts
 OP(conv_transpose3d, tern_conv_transpose3d(scope, zeros(5), zeros(5), NULL, opts))
 OP(batch_norm_act, tern_batch_norm_act(scope, zeros(4), zeros(1), zeros(1), zeros(1), zeros(1), NULL, opts))
 OP(layer_norm, tern_layer_norm(scope, zeros(4), zeros(1), zeros(1), opts))
+OP(rms_norm, tern_rms_norm(scope, zeros(4), zeros(1), opts))
+static void rotary_table_fill(const void *opts, tern_error *err)
+{
+    tern_rotary_table_fill(zeros(2), zeros(2), NULL, opts, err);
+    tern_scope_end(scope, NULL);
+}
 OP(cross_entropy, tern_cross_entropy(scope, zeros(2), labels_of_two(), opts))
 OP(focal_loss, tern_focal_loss(scope, zeros(2), zeros(2), opts))
+OP(linear_cross_entropy, tern_linear_cross_entropy(scope, zeros(2), zeros(2), NULL, labels_of_two(), opts))
 OP(dice_loss, tern_dice_loss(scope, zeros(2), zeros(2), opts))
 OP(bce_dice_loss, tern_bce_dice_loss(scope, zeros(2), zeros(2), 1, 1, opts))
 OP(nll_loss, tern_nll_loss(scope, zeros(2), labels_of_two(), opts))
@@ -409,7 +417,11 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(norm, layer_norm_new)                                                                                  \
     X(norm, group_norm_new)                                                                                  \
     X(layer_norm, layer_norm)                                                                                \
+    X(rms_norm, rms_norm_new)                                                                                \
+    X(rms_norm, rms_norm)                                                                                    \
+    X(rotary_table, rotary_table_fill)                                                                       \
     X(cross_entropy, cross_entropy)                                                                          \
+    X(cross_entropy, linear_cross_entropy)                                                                   \
     X(focal, focal_loss)                                                                                     \
     X(dice, dice_loss)                                                                                       \
     X(dice, bce_dice_loss)                                                                                   \

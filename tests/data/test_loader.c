@@ -481,6 +481,10 @@ static void bad_arguments_are_named(void **state)
     dataset.base.target_shape[0] = 1;
     dataset.base.target_dtype = (tern_dtype)99;
     expect_refused(&dataset.base, NULL, TERN_E_INVALID, "target_dtype is 99");
+    dataset.base.target_dtype = TERN_U8;
+    dataset.base.dtype = (tern_dtype)99;
+    expect_refused(&dataset.base, NULL, TERN_E_INVALID, "the dataset's dtype is 99");
+    dataset.base.dtype = TERN_F32;
     dataset.base.target_ndim = 0;
     dataset.base.shape[0] = INT64_MAX;
     dataset.base.shape[1] = 1;

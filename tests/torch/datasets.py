@@ -30,7 +30,8 @@ Dataset._fields_ = [
     ("open", ctypes.c_void_p),
     ("next", ctypes.c_void_p),
     ("close", ctypes.c_void_p),
-    ("reserved", ctypes.c_void_p * 4),
+    ("dtype", ctypes.c_int),
+    ("reserved", ctypes.c_void_p * 3),
 ]
 
 

@@ -63,6 +63,31 @@ def batch_norm(x, weight, bias):
     return F.batch_norm(x, None, None, weight, bias, True)
 
 
+def rms_norm(x, weight):
+    """PyTorch 1.13 has none: its formula, in f32, with the epsilon of x's dtype."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, True) + torch.finfo(x.dtype).eps) * weight.float()).to(x.dtype)
+
+
+def turned(x):
+    """Rotary embedding of halves, computed in f32."""
+    c, s = (torch.tensor(table(6, 2)).repeat(1, 2) for table in (share, reals))
+    wide = x.float()
+    return (wide * c + torch.cat([-wide[:, 2:], wide[:, :2]], 1) * s).to(x.dtype)
+
+
+def promoted(gate, x):
+    """A gate of 16 bits beside an x of f32 is computed in f32."""
+    return gate.to(torch.promote_types(gate.dtype, x.dtype))
+
+
+def unrounded_scores(*tensors):
+    """Cross entropy of a linear of the region's dtype, but with scores in f32."""
+    x, w, b = (t.to(torch.get_autocast_cpu_dtype()).float() for t in tensors)
+    with torch.autocast("cpu", enabled=False):
+        return F.cross_entropy(F.linear(x, w, b), torch.tensor(LABELS))
+
+
 def dice_of(x, target):
     """Soft Dice of each row and column; PyTorch has none, so f32 is what tern's row of the list says."""
     p, t = x.float().sigmoid(), torch.tensor(target)
@@ -86,6 +111,8 @@ CASES = {
     "dropout3d": one("dropout3d", lambda x: F.dropout3d(x, 0.0), VOLUME, double(0)),
     "batch_norm_act": (lambda r, x, w, b: r.op("tern_batch_norm_act", x, None, None, w, b, None, None), batch_norm, [IMAGE, reals(16), reals(16)]),
     "layer_norm": (lambda r, *t: r.op("tern_layer_norm", *t, None), lambda x, w, b: F.layer_norm(x, (4,), w, b), [X, reals(4), reals(4)]),
+    "rms_norm": (lambda r, *t: r.op("tern_rms_norm", *t, None), rms_norm, [X, reals(4)]),
+    "rotary_embedding": (lambda r, x: r.op("tern_rotary_embedding", x, r.constant(share(6, 2)), r.constant(reals(6, 2)), False), turned, [X]),
     "group_norm": (lambda r, x, w, b: r.op("tern_group_norm", x, ctypes.c_int64(2), w, b, double(1e-5)),
                    lambda x, w, b: F.group_norm(x, 2, w, b), [LINE, reals(4), reals(4)]),
     "max_pool2d": one("max_pool2d", lambda x: F.max_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
@@ -111,6 +138,8 @@ CASES = {
     "silu": one("silu", F.silu),
     "gelu": one("gelu", F.gelu, X, False),
     "leaky_relu": one("leaky_relu", lambda x: F.leaky_relu(x, 0.1), X, double(0.1)),
+    "swiglu": two("swiglu", lambda gate, x: F.silu(promoted(gate, x)) * x),
+    "geglu": (lambda r, *t: r.op("tern_geglu", *t, False), lambda gate, x: F.gelu(promoted(gate, x)) * x, [X, positive(6, 4)]),
     "clamp": one("clamp", lambda x: x.clamp(-1, 0.5), X, double(-1), double(0.5)),
     "affine": one("affine", lambda x: 1 - x, X, double(-1), double(1)),
     "softmax": one("softmax", lambda x: x.softmax(1), X, 1),
@@ -145,6 +174,8 @@ CASES = {
     "to": (lambda r, x: r.op("tern_to", x, r.device), lambda x: x.to("cpu"), [X]),
     "cross_entropy": (lambda r, x: r.op("tern_cross_entropy", x, r.constant(LABELS), None),
                       lambda x: F.cross_entropy(x, torch.tensor(LABELS)), [X]),
+    "linear_cross_entropy": (lambda r, x, w, b: r.op("tern_linear_cross_entropy", x, w, b, r.constant(LABELS), None),
+                             unrounded_scores, [X, reals(5, 4), reals(5)]),
     "nll_loss": (lambda r, x: r.op("tern_nll_loss", x, r.constant(LABELS), None), lambda x: F.nll_loss(x, torch.tensor(LABELS)), [X]),
     "l1_loss": (lambda r, *t: r.op("tern_l1_loss", *t, 0), F.l1_loss, [X, reals(6, 4) + 1]),
     "mse_loss": (lambda r, *t: r.op("tern_mse_loss", *t, 0), F.mse_loss, [X, reals(6, 4) + 1]),
@@ -166,9 +197,9 @@ MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs with f32 param
 AWAY = tern.device("cpu") != "cpu"
 # The ops that torch.autocast("cuda") computes differently from torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
 # ATen/autocast_mode.h.
-FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow softmax sum sum_dims".split())
+FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow rms_norm softmax sum sum_dims".split())
 KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d", *[name for name in CASES if name.startswith("pad_mode")]}
-NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
+NORMS = {"batch_norm_act", "rms_norm", *MIXED_LATER}  # whose parameters are f32
 
 
 def public_ops():

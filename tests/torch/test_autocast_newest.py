@@ -15,7 +15,8 @@ HEADER = os.path.join(os.path.dirname(torch.__file__), "include", "ATen", "autoc
 # Ops that PyTorch has under another name, or as several ops.
 THEIRS = {"cross_entropy": "nll_loss", "bce_with_logits_loss": "binary_cross_entropy_with_logits", "interpolate": "upsample_nearest2d",
           "sum_dims": "sum"}
-OWN = {"linear_act", "focal_loss", "dice_loss", "bce_dice_loss",  # PyTorch has none of these
+OWN = {"linear_act", "focal_loss", "dice_loss", "bce_dice_loss", "swiglu", "geglu", "rotary_embedding",
+       "linear_cross_entropy",                                    # PyTorch has none of these
        "bce_loss"}                                                # and refuses this one in a region
 
 

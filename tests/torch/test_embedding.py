@@ -1,6 +1,7 @@
 """embedding and its layer compared with torch: values, accumulated gradients, padding, indices of any shape and
 dtype."""
 import ctypes
+import itertools
 import unittest
 
 import numpy
@@ -11,7 +12,7 @@ import tern
 from ops import Run, compare, gradient_check, in_16_bits, rounded
 
 F = torch.nn.functional
-DEVICES = [("cpu", "f", 1e-6), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
+DEVICES = [("cpu", "f", 1e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 
 
 class Opts(ctypes.Structure):
@@ -72,19 +73,33 @@ class EmbeddingTest(unittest.TestCase):
             compare(f"strided {device}", op, lambda w, i: F.embedding(i.t(), w[::2].t()), arrays, tolerance, device, constant=(1,))
 
     def test_threads(self):
-        """The same bits for any number of threads."""
-        weight, index = self.arrays(1000, 64, (3000,))
-        dy = self.rng.standard_normal((3000, 64)).astype("f")
-        seen = set()
-        for threads in (1, 2, 3, 5):
-            run = Run("cpu", threads)
-            w = run.parameter(weight)
-            y = embedding(run, w, run.constant(index))
-            value = run.value(y)
-            run.backward(y, dy)
-            seen.add(value.tobytes() + run.grad(w).tobytes())
-            run.close()
-        self.assertEqual(len(seen), 1)
+        """The same bits for any number of threads, which share columns, or rows where those are short."""
+        for size, dtype in itertools.product((64, 3, 17, 100), "fde"):
+            weight, index = self.arrays(1000, size, (200000 // size,), dtype)
+            index[self.rng.random(index.shape) < 0.5] = 7
+            dy = self.rng.standard_normal((200000 // size, size)).astype(dtype)
+            seen = set()
+            for threads in (1, 2, 3, 5):
+                run = Run("cpu", threads)
+                w = run.parameter(weight)
+                y = embedding(run, w, run.constant(index))
+                value = run.value(y)
+                run.backward(y, dy)
+                seen.add(value.tobytes() + run.grad(w).tobytes())
+                run.close()
+            self.assertEqual(len(seen), 1, f"{size} {dtype}")
+
+    def test_large_vocabulary(self):
+        """Rows far apart, in every order, and a width that is no whole number of vectors."""
+        for device, dtype, tolerance in DEVICES[:2]:
+            weight, index = self.arrays(70000, 19, (500,), dtype)
+            index[:4] = 69999, 0, 255, 65536
+            compare(f"{device} {dtype}", embedding, lambda w, i: F.embedding(i, w), [weight, index], tolerance, device, constant=(1,))
+        weight, index = self.arrays(70000, 19, (500,))
+        for dtype, kind in ((5, torch.bfloat16), (6, torch.float16)):
+            arrays = [rounded(weight, kind), index]
+            oracle = lambda w, i: F.embedding(i, w)
+            compare(f"{kind}", in_16_bits(embedding, dtype), oracle, arrays, 0, "cpu", constant=(1,), gradient_tolerance=torch.finfo(kind).eps)
 
     def test_16_bits(self):
         """A row's gradients are summed before they are rounded."""

@@ -76,6 +76,11 @@ BINARY = [
     Op("maximum", torch.maximum, 2),
     Op("minimum", torch.minimum, 2),
 ]
+GATES = [
+    Op("swiglu", lambda gate, x: F.silu(gate) * x, 2, rng=numpy.random.default_rng(8)),
+    Op("geglu", lambda gate, x: F.gelu(gate) * x, 2, args=(False,), rng=numpy.random.default_rng(9)),
+    Op("geglu", lambda gate, x: F.gelu(gate, approximate="tanh") * x, 2, args=(True,), rng=numpy.random.default_rng(10)),
+]
 COMPARISONS = [Op(name, getattr(torch, name), 2) for name in ("eq", "ne", "lt", "le", "gt", "ge")]
 REDUCTIONS = [(0, "mean"), (1, "sum"), (2, "none")]
 LOSSES = [
@@ -92,7 +97,7 @@ LOSSES = [
     )
 ]
 WHERE = Op("where", lambda c, a, b: torch.where(c != 0, a, b), 3, constant=(0,))
-SMOOTH = UNARY + BINARY + LOSSES + [WHERE]
+SMOOTH = UNARY + BINARY + GATES + LOSSES + [WHERE]
 
 
 def slack(op, tolerance):
@@ -131,6 +136,10 @@ class PointwiseTest(unittest.TestCase):
                     self.beside(op, op.arrays(shapes[::-1], dtype), tolerance, device)
             for shapes in itertools.permutations([(4, 1, 3), (5, 1), ()]):
                 self.beside(WHERE, WHERE.arrays(shapes, dtype), tolerance, device)
+            for op in GATES:  # a scalar's gradient is one sum, of terms that cancel
+                for shapes in [pair for pair in pairs if () not in pair and (1,) not in pair]:
+                    self.beside(op, op.arrays(shapes, dtype), tolerance, device)
+                    self.beside(op, op.arrays(shapes[::-1], dtype), tolerance, device)
             for loss in LOSSES:
                 if loss.count == 3:
                     for weight in ((3,), (4, 1), (1, 1), ()):
@@ -155,7 +164,7 @@ class PointwiseTest(unittest.TestCase):
         for device in ("cpu", "cpu:reference"):
             for op in UNARY:
                 self.beside(op, [op.draw(shape)], 2e-6, device, lambda r, a: [blocked(r, a)])
-            for op in BINARY + [WHERE]:
+            for op in BINARY + GATES + [WHERE]:
                 for at, other in itertools.product(range(op.count), (shape, (), (32, 1, 1), (5,))):
                     arrays = op.arrays([shape if i == at else other for i in range(op.count)])
                     self.beside(op, arrays, 2e-6, device, lambda r, *t: [blocked(r, a) if i == at else a for i, a in enumerate(t)])
@@ -173,7 +182,7 @@ class PointwiseTest(unittest.TestCase):
                     arrays = [rounded(a, kind) for a in op.arrays([(5, 40)] * op.count)]
                     what = f"{op} {kind} {device}"
                     compare(what, in_16_bits(op, dtype), op.oracle, arrays, 6 * unit, device, op.constant)
-                for op in UNARY + BINARY + COMPARISONS:
+                for op in UNARY + BINARY + GATES + COMPARISONS:
                     arrays = [rounded(op.draw((5, 40)), kind) for _ in range(op.count)]
                     run = Run(device)
                     halves = [run.op("tern_cast", run.constant(a), dtype) for a in arrays]
@@ -187,7 +196,7 @@ class PointwiseTest(unittest.TestCase):
 
     def test_nothing(self):
         for device in ("cpu", "cpu:reference"):
-            for op in UNARY + BINARY + [WHERE]:
+            for op in UNARY + BINARY + GATES + [WHERE]:
                 for shapes in ([(0,)] * 3, [(3, 0, 2)] * 3, [(3, 1), (3, 0), (1, 1)], [(3, 0), (), (3, 1)]):
                     run = Run(device)
                     parameters = [run.parameter(numpy.ones(s, "f")) for s in shapes[: op.count]]
@@ -285,14 +294,17 @@ class PointwiseTest(unittest.TestCase):
                 arrays = [a.astype(dtype) for a in by_count[op.count]]
                 if op.name == "bce_with_logits_loss":  # torch gives NaN more often for infinities
                     arrays = [numpy.where(numpy.isinf(a), a.dtype.type(5), a) for a in arrays]
-                exact = "d" if op.name == "gelu" else dtype  # in f32 PyTorch 2.11's vectors make NaN of an infinity
+                if op.name in ("swiglu", "geglu"):  # a gate that underflows to 0 in f32, but not in f64, times what is infinite or large
+                    arrays[1] = numpy.where(numpy.abs(arrays[1]) > 3, arrays[1].dtype.type(5), arrays[1])
+                exact = "d" if op.name in ("gelu", "geglu") else dtype  # in f32 PyTorch 2.11's vectors make NaN of an infinity
                 want_in = [torch.tensor(a.astype(exact), requires_grad=i not in op.constant) for i, a in enumerate(arrays)]
                 run = Run(device)
                 tensors = [run.constant(a) if i in op.constant else run.parameter(a) for i, a in enumerate(arrays)]
                 want, got = op.oracle(*want_in), op(run, *tensors)
                 # 1 + erf(x) cancels, 1 + exp(-80) is 1; 1 - y^2 of a tanh whose last place, 6e-8, is off by one; 1/2 less a sigmoid's on a GPU
                 on_gpu = tern.device(device).startswith("cuda") and dtype == "f"
-                small = {"gelu": 3e-7 if dtype == "f" else 1e-16, "tanh": 1.2e-7 if dtype == "f" else 1e-37, "bce_with_logits_loss": 6e-8 if on_gpu else 1e-30}.get(op.name, 1e-37)
+                small = {"gelu": 3e-7 if dtype == "f" else 1e-16, "geglu": 3e-6 if dtype == "f" else 1e-15,
+                         "tanh": 1.2e-7 if dtype == "f" else 1e-37, "bce_with_logits_loss": 6e-8 if on_gpu else 1e-30}.get(op.name, 1e-37)
                 same = lambda a, b, what: numpy.testing.assert_allclose(a, b, 6e-6, small, err_msg=f"{op} {device} {dtype} {what}")
                 same(run.value(got), want.detach().numpy(), "value")
                 if op.name in ("abs", "relu", "neg", "affine"):  # a NaN's sign is nobody's: on GPUs -NaN is NaN as it was, or the one that f32 has
@@ -371,9 +383,9 @@ class PointwiseTest(unittest.TestCase):
 
     def test_the_same_input_twice(self):
         for device, dtype, tolerance in DEVICES:
-            for op in BINARY:
+            for op in BINARY + GATES:
                 x = op.arrays([(5, 7)], dtype)
-                twice = Op(op.name, lambda a: op.oracle(a, a), 2)
+                twice = Op(op.name, lambda a: op.oracle(a, a), 2, op.args)
                 if op.name != "div":  # whose gradient is 0 up to rounding
                     self.beside(twice, x, tolerance, device, lambda r, a: (a, a))
                 inner = lambda r, a: (lambda y: r.op("tern_add", r.op("tern_add", y, op(r, y, y)), y))(r.op("tern_exp", a))

@@ -506,12 +506,13 @@ int tern__cuda_group_norm(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0], *views[] = {x, y};
     bool fine = tern__dtype_is_float(x->dtype) && fits(x, x) && fits(y, x) && is_row(call->out[1]) &&
                 is_row(call->out[2]) && is_row(call->in[1]) && is_row(call->in[2]);
-    if (!fine || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    const tern__group_norm_attr *attr = (const tern__group_norm_attr *)call->attr;
+    if (!fine || attr->rms || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     group_norm a = norm_of(x, call->out[1], call->out[2]);
     give_numbers(&a, &a.weight, call->in[1]);
     give_numbers(&a, &a.bias, call->in[2]);
     a.y = y->data;
-    a.eps = ((const tern__group_norm_attr *)call->attr)->eps;
+    a.eps = attr->eps;
     a.add = call->add[0];
     return norm(call, a, group_norm_is_bunched(a, views, 2));
 }
@@ -587,7 +588,8 @@ int tern__cuda_group_norm_grad(const tern__call *call)
     bool fine = tern__dtype_is_float(x->dtype) && fits(x, x) && fits(dy, x) && fits(dx, x) &&
                 is_row(call->in[2]) && is_row(call->in[3]) && is_row(call->in[4]) && is_row(call->out[1]) &&
                 is_row(call->out[2]);
-    if (!fine || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    bool rms = ((const tern__group_norm_attr *)call->attr)->rms != 0;
+    if (!fine || rms || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     group_norm a = norm_of(x, call->in[2], call->in[3]);
     give_numbers(&a, &a.weight, call->in[4]);
     a.dy = dy->data;

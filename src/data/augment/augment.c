@@ -285,6 +285,9 @@ static int check_shape(const tern_dataset *source, tern_error *err)
     const int64_t *s = source->shape;
     if (source->ndim != 3 && source->ndim != 4)
         return tern__error_set(err, FUNC, TERN_E_SHAPE, "%s %d dimensions", want, source->ndim);
+    if (source->dtype != TERN_F32)
+        return tern__error_set(err, FUNC, TERN_E_DTYPE, "the samples are %s, expected f32",
+                               tern_dtype_name(source->dtype));
     int64_t bytes = sizeof(float);
     for (int d = 0; d < source->ndim; d++)
         if (s[d] < 1 || __builtin_mul_overflow(bytes, s[d], &bytes))

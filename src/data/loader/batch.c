@@ -50,7 +50,7 @@ static void wrap_batch(tern_loader *loader, tern_scope *scope, const tern__batch
 {
     const tern_dataset *dataset = tern__loader_dataset(loader);
     bool stays = can_stay(loader, scope, plain->x);
-    batch->x = wrap(scope, plain->x, stays, TERN_F32, plain->count, dataset->ndim, dataset->shape);
+    batch->x = wrap(scope, plain->x, stays, dataset->dtype, plain->count, dataset->ndim, dataset->shape);
     batch->y = wrap(scope, plain->y, stays, tern__target_dtype(dataset), plain->count, dataset->target_ndim,
                     dataset->target_shape);
     batch->count = plain->count;

@@ -64,7 +64,7 @@ static int copier_send(tern_loader *loader, tern__loader_slot *slot, tern__batch
     tern_device *device = loader->copier->device;
     const tern__device_backend *backend = device->backend;
     const tern__batch *batch = &slot->batch;
-    size_t x_bytes = (size_t)(batch->count * loader->sample_floats) * sizeof(float);
+    size_t x_bytes = (size_t)(batch->count * loader->sample_values) * loader->value_bytes;
     size_t y_bytes = (size_t)batch->count * loader->target_bytes;
     int status = backend->stream_wait(device, TERN__STREAM_COPY, copy->released, err);
     if (!status) status = backend->stream_copy(device, TERN__STREAM_COPY, copy->x, batch->x, x_bytes, err);

@@ -12,9 +12,10 @@ int tern__label_check(const char *func, const tern_dataset *dataset, const void 
                            dataset->classes - 1);
 }
 
+/* In the signature of a dataset's functions x is f32, whatever its dtype is. */
 static float *sample_x(const tern_loader *loader, const tern__batch *batch, int64_t i)
 {
-    return batch->x + i * loader->sample_floats;
+    return (float *)((char *)batch->x + (size_t)(i * loader->sample_values) * loader->value_bytes);
 }
 
 static void *sample_y(const tern_loader *loader, const tern__batch *batch, int64_t i)

@@ -6,8 +6,8 @@
 
 /* A batch, borrowed from `slot` until that is released. Both buffers are aligned to 64 bytes. */
 typedef struct tern__batch {
-    float *x;      /* (count, sample shape)                                       */
-    void *y;       /* (count, target shape)                                       */
+    float *x;      /* (count, sample shape), of the dataset's dtype    */
+    void *y;       /* (count, target shape)                            */
     int64_t count; /* samples; the last batch of a pass may have fewer */
     int64_t index; /* 0, 1, .. in this pass                            */
     int slot;

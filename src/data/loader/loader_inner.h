@@ -64,8 +64,9 @@ struct tern_loader {
     tern_sampler *own_sampler; /* NULL: the sampler is the caller's */
     tern_loader_opts opts;
     int64_t batches;           /* in a pass that starts at a batch boundary */
-    int64_t sample_floats;     /* per sample */
-    size_t target_bytes;       /* per sample */
+    int64_t sample_values;     /* of x, per sample */
+    size_t value_bytes;        /* of one of them   */
+    size_t target_bytes;       /* per sample       */
     int64_t *indices;          /* of this pass, in order */
     int64_t epoch;             /* of this pass */
     bool running;              /* a pass has started and not ended */

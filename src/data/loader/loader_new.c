@@ -73,13 +73,16 @@ static int measure_samples(tern_loader *loader, const tern_dataset *dataset, ter
         return tern__error_set(err, FUNC, TERN_E_INVALID,
                                "expected a dataset with get and a length of at least 0, or with open and "
                                "next, and samples and targets of at most 4 dimensions");
-    if (loader_count_elements("shape", dataset->ndim, dataset->shape, &loader->sample_floats, err) ||
+    if (loader_count_elements("shape", dataset->ndim, dataset->shape, &loader->sample_values, err) ||
         loader_count_elements("target_shape", dataset->target_ndim, dataset->target_shape, &values, err))
         return TERN_E_INVALID;
     size_t bytes = tern_dtype_bytes(tern__target_dtype(dataset));
     if (bytes == 0 || __builtin_mul_overflow((size_t)values, bytes, &loader->target_bytes))
         return tern__error_set(err, FUNC, TERN_E_INVALID, "the dataset's target_dtype is %d, of %lld values",
                                dataset->target_dtype, (long long)values);
+    loader->value_bytes = tern_dtype_bytes(dataset->dtype);
+    if (loader->value_bytes == 0)
+        return tern__error_set(err, FUNC, TERN_E_INVALID, "the dataset's dtype is %d", dataset->dtype);
     return TERN_OK;
 }
 
@@ -128,15 +131,15 @@ static int slots_init(tern_loader *loader, tern_error *err)
     int64_t length = tern_sampler_length(loader->sampler), count = loader->opts.batch_size;
     int slots = TERN__MAX(loader->opts.workers, 1) * loader->opts.prefetch + 1;
     if (!loader->stream) count = TERN__MIN(count, length);
-    size_t floats, targets;
-    if (__builtin_mul_overflow((size_t)count, (size_t)loader->sample_floats, &floats) ||
-        floats > SIZE_MAX / sizeof(float) / (size_t)slots - TERN__LINE ||
+    size_t values, targets;
+    if (__builtin_mul_overflow((size_t)count, (size_t)loader->sample_values, &values) ||
+        values > SIZE_MAX / loader->value_bytes / (size_t)slots - TERN__LINE ||
         __builtin_mul_overflow((size_t)count, loader->target_bytes, &targets) ||
         targets > SIZE_MAX / (size_t)slots - TERN__LINE)
         return tern__error_set(err, FUNC, TERN_E_MEMORY,
                                "%d batches of %lld samples of %lld values are too many", slots,
-                               (long long)count, (long long)loader->sample_floats);
-    loader->x_step = tern__align_up(floats * sizeof(float), TERN__LINE);
+                               (long long)count, (long long)loader->sample_values);
+    loader->x_step = tern__align_up(values * loader->value_bytes, TERN__LINE);
     loader->y_step = tern__align_up(targets, TERN__LINE);
     loader->x_bytes = loader->x_step * (size_t)slots;
     loader->y_bytes = loader->y_step * (size_t)slots;

@@ -295,15 +295,22 @@ TERN__SIMD static void apply_channels(double *y, const double *x, const double *
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * (w ? inverse * w[i] : inverse) + (b ? b[i] : 0);
 }
 
+/* The row's mean, 0 in a root mean square norm. */
+static double group_mean_of(const tern__call *call, const double *x, int64_t n)
+{
+    if (((const tern__group_norm_attr *)call->attr)->rms) return 0;
+    return *x + distances_of(x, n, *x) / (double)n;
+}
+
 static void forward_row(const tern__call *call, const tern__group_shape *s, int64_t row)
 {
     int64_t at = row * s->size, channel = first_channel(s, row);
     const double *x = at_of(call->in[0], at), *w = at_of(call->in[1], channel),
                  *b = at_of(call->in[2], channel);
-    double *y = at_of(call->out[0], at), n = (double)s->size, mean = *x + distances_of(x, s->size, *x) / n;
+    double *y = at_of(call->out[0], at), n = (double)s->size, mean = group_mean_of(call, x, s->size);
     double var = tern__norm_variance(squares_of(x, s->size, mean) / n);
     double inverse = 1 / sqrt(var + ((const tern__group_norm_attr *)call->attr)->eps);
-    *at_of(call->out[1], row) = mean;
+    if (call->out[1]) *at_of(call->out[1], row) = mean;
     *at_of(call->out[2], row) = inverse;
     if (s->positions == 1) apply_channels(y, x, w, b, s->size, mean, inverse);
     for (int64_t k = 0; k < s->channels && s->positions != 1; k++) {
@@ -334,7 +341,8 @@ static void backward_row(const tern__call *call, const tern__group_shape *s, int
     int64_t at = row * s->size;
     const double *dy = at_of(call->in[0], at), *x = at_of(call->in[1], at);
     const double *weight = at_of(call->in[4], first_channel(s, row));
-    double mean = *at_of(call->in[2], row), inverse = *at_of(call->in[3], row), stage[STRETCH], sum[2] = {0};
+    double mean = f64_value_of(call->in[2], row, 0), inverse = *at_of(call->in[3], row);
+    double stage[STRETCH], sum[2] = {0};
     bool flat = s->positions == 1;
     for (int64_t i = 0, n; i < s->size; i += n) {
         n = piece(s, i);
@@ -344,6 +352,7 @@ static void backward_row(const tern__call *call, const tern__group_shape *s, int
         sum[0] += factor * part[0];
         sum[1] += factor * part[1] * inverse;
     }
+    if (((const tern__group_norm_attr *)call->attr)->rms) sum[0] = 0;
     double mean_of[2] = {sum[0] / (double)s->size, sum[1] / (double)s->size};
     tangent t = tangent_of(mean, inverse, inverse, mean_of);
     for (int64_t i = 0, n; i < s->size; i += n) {
@@ -377,7 +386,7 @@ static void f64_add_row(const tern__call *call, const tern__group_shape *s, int6
 {
     int64_t at = row * s->size + to->first * s->positions;
     const double *dy = at_of(call->in[0], at), *x = at_of(call->in[1], at);
-    double mean = *at_of(call->in[2], row), inverse = *at_of(call->in[3], row);
+    double mean = f64_value_of(call->in[2], row, 0), inverse = *at_of(call->in[3], row);
     if (s->positions == 1) {
         add_channels(to, dy, x, mean, inverse);
         return;

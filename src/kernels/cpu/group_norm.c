@@ -13,8 +13,11 @@
  * weight. These are summed per block of samples; blocks do not depend on the number of threads and are added
  * in double in order, so results are always bitwise the same.
  *
+ * A root mean square norm is the same with a mean of 0, and without sum(d) / n.
+ *
  * What leaves f32's range, because values are beyond 1e18 or so, is computed in double. */
 #include "kernels/group_norm.h"
+#include "kernels/batch_norm.h"
 #include "kernels/cpu/group_norm_sums.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/widen.h"
@@ -34,6 +37,8 @@ typedef struct norm {
     const tern__group_sums_fns *sums;
     float *dw, *db;       /* backward: a row of all channels per block */
     int64_t span, blocks; /* samples of a block */
+    double eps;
+    bool rms;
 } norm;
 
 static bool group_norm_is_taken(const tern__view *view)
@@ -44,6 +49,16 @@ static bool group_norm_is_taken(const tern__view *view)
 static const float *group_norm_data_of(const tern__view *view, int64_t at)
 {
     return view ? (const float *)view->data + at : NULL;
+}
+
+static norm group_norm_of(const tern__call *call, const tern__view *x)
+{
+    const tern__group_norm_attr *attr = call->attr;
+    return (norm){.call = call,
+                  .s = tern__group_shape_of(x),
+                  .sums = TERN__BY_WIDTH(tern__group_sums),
+                  .eps = attr->eps,
+                  .rms = attr->rms != 0};
 }
 
 static tern__group_unit group_norm_unit_of(double mean, double inverse)
@@ -70,6 +85,14 @@ static void group_norm_moments(const norm *g, const float *x, int64_t n, double 
         *mean += step * share;
         *m2 += square + step * step * have * share;
     }
+}
+
+static double row_squares(const norm *g, const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t first = 0; first < n; first += CHUNK)
+        sum += g->sums->squares(x + first, TERN__MIN(n - first, CHUNK));
+    return sum;
 }
 
 TERN__SIMD static void apply_channels(float *y, const float *x, const float *w, const float *b, int64_t n,
@@ -99,15 +122,18 @@ static void forward_row(const norm *g, int64_t row)
     const float *x = group_norm_data_of(in[0], row * n), *w = group_norm_data_of(in[1], channel),
                 *b = group_norm_data_of(in[2], channel);
     float *y = (float *)out[0]->data + row * n;
-    double mean, m2;
+    double mean = 0, m2;
     const double share = 1 / (double)n;
-    group_norm_moments(g, x, n, &mean, &m2);
-    double inverse = 1 / sqrt(m2 * share + ((const tern__group_norm_attr *)g->call->attr)->eps);
+    if (g->rms)
+        m2 = tern__norm_variance(row_squares(g, x, n));
+    else
+        group_norm_moments(g, x, n, &mean, &m2);
+    double inverse = 1 / sqrt(m2 * share + g->eps);
     if (g->s.positions == 1)
         apply_channels(y, x, w, b, n, group_norm_unit_of(mean, inverse));
     else
         apply_planes(y, x, w, b, &g->s, group_norm_unit_of(mean, inverse));
-    ((double *)out[1]->data)[row] = mean;
+    if (out[1]) ((double *)out[1]->data)[row] = mean;
     ((double *)out[2]->data)[row] = inverse;
 }
 
@@ -115,7 +141,7 @@ int tern__cpu_group_norm(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[0];
-    norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
+    norm g = group_norm_of(call, x);
     if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
     if (call->add[0] || !group_norm_is_taken(x) || !group_norm_is_taken(call->out[0]))
         return TERN_E_UNSUPPORTED;
@@ -195,7 +221,8 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db)
     int64_t n = g->s.size;
     const float *dy = group_norm_data_of(in[0], row * n), *x = group_norm_data_of(in[1], row * n);
     const float *w = group_norm_data_of(in[4], first_channel(&g->s, row));
-    double mean = ((const double *)in[2]->data)[row], inverse = ((const double *)in[3]->data)[row], sum[2];
+    double mean = g->rms ? 0 : ((const double *)in[2]->data)[row];
+    double inverse = ((const double *)in[3]->data)[row], sum[2];
     tern__group_unit u = group_norm_unit_of(mean, inverse);
     tern__group_row r = {dy, x, w, n, u};
     if (g->s.positions == 1)
@@ -203,6 +230,7 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db)
     else
         plane_sums(g, &r, dw, db, sum);
     if (!dx) return;
+    if (g->rms) sum[0] = 0;
     float *to = (float *)dx->data + row * n;
     double mean_d = sum[0] / (double)n, mean_product = sum[1] * (1 / (double)n);
     double scale = (double)u.inverse; /* as d's, so that both parts of dx round alike */
@@ -224,7 +252,7 @@ static void backward_item(const norm *g, int64_t item)
     memset(g->dw + at, 0, (size_t)k * sizeof(float));
     memset(g->db + at, 0, (size_t)k * sizeof(float));
     for (int64_t n = block * g->span; n < last; n++)
-        backward_row(g, n * g->s.groups + group, g->dw + at, g->db + at);
+        backward_row(g, n * g->s.groups + group, g->dw + at, g->rms ? NULL : g->db + at);
 }
 
 /* Sums the blocks' rows, from channel `first` on. */
@@ -264,7 +292,7 @@ int tern__cpu_group_norm_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[1];
-    norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
+    norm g = group_norm_of(call, x);
     if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
     if (!group_norm_is_taken(x) || !group_norm_is_taken(call->in[0]) || !group_norm_is_taken(call->out[0]))
         return TERN_E_UNSUPPORTED;

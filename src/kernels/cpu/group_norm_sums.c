@@ -74,6 +74,33 @@ TERN__SIMD static void group_norm_moments(const float *x, int64_t n, double *mea
     if (!isfinite(all)) moments_f64(x, n, mean, m2);
 }
 
+/* For values whose squares leave f32's range. */
+static double squares_f64(const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+TERN__SIMD static double group_norm_squares(const float *x, int64_t n)
+{
+    int64_t whole = n / BLOCK * BLOCK;
+    int rest = (int)(n - whole);
+    tern__lanes square[PARTS] = {{0}};
+    if (rest) TERN__EACH_PART(p)
+        {
+            tern__lanes v = tern__lanes_load(x + whole + p * LANES, tern__lanes_in(rest, p));
+            square[p] = v * v;
+        }
+    for (int64_t i = 0; i < whole; i += BLOCK) TERN__EACH_PART(p)
+        {
+            tern__lanes v = tern__lanes_load(x + i + p * LANES, LANES);
+            square[p] += v * v;
+        }
+    double all = total(square);
+    return isfinite(all) ? all : squares_f64(x, n);
+}
+
 typedef struct sums {
     tern__lanes d[PARTS], product[PARTS];
 } sums;
@@ -84,7 +111,7 @@ TERN__INLINE void add_channels(sums *to, const tern__group_row *row, float *dw, 
 {
     tern__lanes d = tern__lanes_load(row->dy + at, lanes), centre = (tern__lanes){0} + row->unit.centre,
                 xhat = distances(row->x + at, centre, lanes) * row->unit.inverse + row->unit.rest;
-    tern__lanes_put(db + at, d, lanes, true);
+    if (db) tern__lanes_put(db + at, d, lanes, true);
     tern__lanes_put(dw + at, d * xhat, lanes, true);
     if (row->w) d *= tern__lanes_load(row->w + at, lanes);
     to->d[p] += d;
@@ -140,5 +167,5 @@ TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n,
     if (!isfinite(result[1])) position_sums_f64(dy, x, n, centre, result);
 }
 
-const tern__group_sums_fns TERN__OF_WIDTH(tern__group_sums) = {group_norm_moments, channel_sums,
-                                                               position_sums};
+const tern__group_sums_fns TERN__OF_WIDTH(tern__group_sums) = {group_norm_moments, group_norm_squares,
+                                                               channel_sums, position_sums};

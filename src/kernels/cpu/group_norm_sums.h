@@ -23,7 +23,9 @@ typedef struct tern__group_row {
 typedef struct tern__group_sums_fns {
     /* The mean of a chunk of at most TERN__GROUP_CHUNK values, and the sum of squared distances from it. */
     void (*moments)(const float *x, int64_t n, double *mean, double *m2);
-    /* sum(d) and sum(d xhat); every channel's part is added to dw and db. */
+    /* The sum of the squares of such a chunk. */
+    double (*squares)(const float *x, int64_t n);
+    /* sum(d) and sum(d xhat); every channel's part is added to dw and, unless it is NULL, to db. */
     void (*channels)(const tern__group_row *row, float *dw, float *db, double result[2]);
     /* One channel of n positions: sum(dy) and sum(dy (x - centre)). */
     void (*positions)(const float *dy, const float *x, int64_t n, float centre, double result[2]);

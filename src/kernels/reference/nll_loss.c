@@ -67,6 +67,23 @@ int tern__reference_nll_loss(const tern__call *call)
     return TERN_OK;
 }
 
+int tern__reference_label_weights(const tern__call *call)
+{
+    const tern__view *label = call->in[0], *weight = call->in[1];
+    const tern__label_weights_attr *attr = call->attr;
+    const tern__labels labels = {attr->nll.func, attr->nll.op, NULL, attr->classes, 1};
+    int64_t count = tern__view_count(label);
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t class = tern__view_get_int(label, i);
+        if (class == attr->nll.ignored) continue;
+        if (class < 0 || class >= attr->classes) return tern__label_error(call->err, labels, i, class);
+        sum += weight ? tern__view_get(weight, class) : 1;
+    }
+    tern__reference_put(call, 0, 0, sum);
+    return TERN_OK;
+}
+
 int tern__reference_cross_entropy(const tern__call *call)
 {
     return tern__cross_entropy_by(call, tern__reference_log_softmax, tern__reference_nll_loss,
