@@ -20,17 +20,19 @@ TERN_API tern_attention_opts tern_attention_defaults(void);
 
 /* Returns softmax(scale q k^T + mask) v for each head: q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) ->
  * (B, H, T, E); all may lack B, or B and H. With enable_gqa k and v may have G heads where H is a multiple of
- * G; head h of q then goes with head h / (H / G). The mask is NULL, bool (true: the key takes part), or of q's
- * dtype (added to the scores), and is broadcast to (B, H, T, S); only one that is added has a gradient. A
- * query for which no key takes part has result and gradient 0. torch.nn.functional.scaled_dot_product_attention.
+ * G; head h of q then goes with head h / (H / G). A query for which no key takes part has result and gradient
+ * 0. torch.nn.functional.scaled_dot_product_attention.
+ *
+ * The mask is NULL, bool (true: the key takes part), or of q's dtype or f32 beside 16 bits (added to the
+ * scores); it is broadcast to (B, H, T, S). One that is added may have a gradient.
  *
  * The scores (T, S) are never in memory as a whole: they are computed in blocks with a running softmax
- * (Milakov and Gimelshein 2018), and again in backward, for which one number per query is kept (Dao 2023,
- * "FlashAttention-2"). What is_causal hides is not computed. 16-bit types are computed in f32 and rounded once.
- * q, k and v may be views, such as parts of one product with their heads permuted: they are copied only if the
- * elements of their last dimension are not adjacent in memory.
+ * (Milakov and Gimelshein 2018), and again in backward, for which the tape keeps one number per query (Dao
+ * 2023, "FlashAttention-2"). What is_causal hides is not computed. 16-bit types are computed in f32 and
+ * rounded once. q, k and v may be views, such as parts of one product with their heads permuted: they are
+ * copied only if the elements of their last dimension are not adjacent in memory.
  *
- * Dropout is that of tern_dropout on the softmax's result (B, H, T, S), if it is above 0, and divides by
+ * A dropout above 0 is that of tern_dropout on the softmax's result (B, H, T, S): what is kept is divided by
  * 1 - dropout. The number of threads changes no bit.
  *
  * E_DTYPE: q, k and v have different dtypes, or the mask's fits none of the above; E_SHAPE; E_RANGE: dropout;

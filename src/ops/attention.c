@@ -92,9 +92,12 @@ static int attention_check_dtypes(tern_scope *scope, tern_tensor *const in[INPUT
         return tern__scope_fail(scope, FUNC, TERN_E_DTYPE,
                                 NAME ": expected q, k and v of one floating-point dtype, got %s, %s and %s",
                                 tern_dtype_name(q), tern_dtype_name(k), tern_dtype_name(v));
-    if (!in[MASK] || in[MASK]->view.dtype == TERN_BOOL || in[MASK]->view.dtype == q) return TERN_OK;
-    return tern__scope_fail(scope, FUNC, TERN_E_DTYPE, NAME ": expected a mask of bool or %s as q, got %s",
-                            tern_dtype_name(q), tern_dtype_name(in[MASK]->view.dtype));
+    if (!in[MASK]) return TERN_OK;
+    tern_dtype mask = in[MASK]->view.dtype;
+    bool is_half = tern__dtype_is_half(q);
+    if (mask == TERN_BOOL || mask == q || (is_half && mask == TERN_F32)) return TERN_OK;
+    return tern__scope_fail(scope, FUNC, TERN_E_DTYPE, NAME ": expected a mask of bool%s or %s, got %s",
+                            is_half ? ", f32" : "", tern_dtype_name(q), tern_dtype_name(mask));
 }
 
 /* Whether k and v fit q. All have the same number of dimensions, two to four. */

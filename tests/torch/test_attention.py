@@ -209,6 +209,19 @@ class AttentionTest(unittest.TestCase):
                     added = rounded(self.draw((h, t, s))[0], kind)
                     self.beside(f"{device} {dtype} {shape} added", arrays + [added], tolerance, device, wrap=wrap)
 
+    def test_a_mask_of_f32_beside_halves(self):
+        """Its gradient is f32's: those of many queries are added before they are rounded."""
+        for device in ("cpu", "cpu:reference"):
+            for dtype, kind, tolerance in ((BF16, torch.bfloat16, 8e-3), (F16, torch.float16, 1e-3)):
+                arrays = [rounded(a, kind) for a in self.operands((2, 2, 40, 70, 16, 16))]
+
+                def op(run, q, k, v, mask):
+                    halves = [run.op("tern_cast", x, dtype) for x in (q, k, v)]
+                    return run.op("tern_cast", attention(run, *halves, mask), F32)
+
+                for sizes in ((40, 70), (1, 70)):
+                    compare(f"{device} {dtype}", op, oracle, arrays + self.draw(sizes), tolerance, device, gradient_tolerance=4 * tolerance)
+
     def test_a_half_is_rounded_once(self):
         """Sums over many keys are those of f32."""
         q, k, v = [rounded(a, torch.float16) for a in self.operands((1, 1, 50, 1000, 32, 32))]
@@ -330,8 +343,9 @@ class AttentionTest(unittest.TestCase):
             ((f(1, 1, 1, 1, 1),) * 3, {}, -2, plain + "(1, 1, 1, 1, 1), (1, 1, 1, 1, 1) and (1, 1, 1, 1, 1)"),
             ((q, f(2, 4, 6, 8, dtype="d"), f(2, 4, 6, 8)), {}, -3, begin + "q, k and v of one floating-point dtype, got f32, f64 and f32"),
             ((f(2, 3, dtype="int64"),) * 3, {}, -3, begin + "q, k and v of one floating-point dtype, got i64, i64 and i64"),
-            ((q, q, q, f(5, 5, dtype="d")), {}, -3, begin + "a mask of bool or f32 as q, got f64"),
-            ((q, q, q, f(5, 5, dtype="u1")), {}, -3, begin + "a mask of bool or f32 as q, got u8"),
+            ((q, q, q, f(5, 5, dtype="d")), {}, -3, begin + "a mask of bool or f32, got f64"),
+            ((q, q, q, f(5, 5, dtype="u1")), {}, -3, begin + "a mask of bool or f32, got u8"),
+            ((f(2, 3, dtype="f2"),) * 3 + (f(2, 2, dtype="d"),), {}, -3, begin + "a mask of bool, f32 or f16, got f64"),
             ((q, q, q, f(4, 5)), {}, -2, begin + "a mask that is broadcast to (2, 4, 5, 5), got (4, 5)"),
             ((q[0, 0], q[0, 0], q[0, 0], f(2, 5, 5)), {}, -2, begin + "a mask that is broadcast to (5, 5), got (2, 5, 5)"),
             ((q, q, q, f(5, 5)), {"causal": True}, -1, begin + "a mask or is_causal, got both"),

@@ -302,12 +302,25 @@ static int64_t block_keys(const attention_block *k)
 /* One row of the mask as numbers that are added to scores in units of ln 2. */
 TERN__SIMD static void mask_load(REAL *to, const tern__view *mask, int64_t at, int64_t step, int64_t count)
 {
-    if (mask->dtype == TERN_BOOL) {
-        const uint8_t *from = (const uint8_t *)mask->data + at;
-        for (int64_t j = 0; j < count; j++) to[j] = from[j * step] ? 0 : -(REAL)INFINITY;
-    } else
+    if (mask->dtype != TERN_BOOL)
         for (int64_t j = 0; j < count; j++)
             to[j] = GET(mask->data, mask->dtype, at + j * step, 1)[0] * (REAL)M_LOG2E;
+    else
+        for (int64_t j = 0; j < count; j++)
+            to[j] = ((const uint8_t *)mask->data)[at + j * step] ? 0 : -(REAL)INFINITY;
+}
+
+/* The same for several rows, whose elements are mostly adjacent. */
+static void mask_load_rows(REAL *to, const tern__view *mask, int64_t at, int64_t rows, int64_t count)
+{
+    head_rows from = {mask->data, mask->dtype, mask->stride[2], count};
+    bool is_plain = mask->dtype != TERN_BOOL && mask->stride[3] == 1 && count == KEYS;
+    from.data = (char *)from.data + at * (int64_t)tern_dtype_bytes(mask->dtype);
+    if (is_plain)
+        rows_load(to, &from, 0, rows, (REAL)M_LOG2E);
+    else
+        for (int64_t i = 0; i < rows; i++, at += mask->stride[2], to += KEYS)
+            mask_load(to, mask, at, mask->stride[3], count);
 }
 
 static void bias_load(attention_block *k)
@@ -319,9 +332,7 @@ static void bias_load(attention_block *k)
         mask_load(k->bias, mask, at, mask->stride[3], k->keys);
         return;
     }
-    for (int64_t i = 0; i < k->count; i++)
-        mask_load(k->staged + i * KEYS, mask, at + (k->first + i) * mask->stride[2], mask->stride[3],
-                  k->keys);
+    mask_load_rows(k->staged, mask, at + k->first * mask->stride[2], k->count, k->keys);
     rows_turn(k->bias, QUERIES, k->staged, KEYS, k->count, k->keys);
 }
 
