@@ -17,6 +17,7 @@
 #include <tern/preempt.h>
 #include <tern/autograd.h>
 #include <tern/ops.h>
+#include <tern/attention.h>
 #include <tern/pad.h>
 #include <tern/conv.h>
 #include <tern/loss.h>

@@ -8,6 +8,7 @@
 #ifndef TERN_OPS_H
 #define TERN_OPS_H
 
+#include <tern/attention.h>
 #include <tern/autograd.h>
 #include <tern/pad.h>
 #include <tern/rng.h>

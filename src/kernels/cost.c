@@ -1,6 +1,7 @@
 /* cost.c - counts the operations and bytes of a kernel call from its views. */
 #include "kernels/cost.h"
 #include "device/device.h"
+#include "kernels/attention.h"
 #include "kernels/batch_norm.h"
 #include "kernels/conv.h"
 
@@ -76,6 +77,22 @@ static double conv_flops(const tern__call *call)
     return 2 * products;
 }
 
+/* Two products for each pair of a query and a key that it sees, and backward one of the two again beside one for
+ * each gradient and that of p. */
+static double attention_flops(const tern__call *call)
+{
+    bool back = call->kernel == TERN__ATTENTION_GRAD;
+    tern__attention_shape n =
+        tern__attention_shape_of(call->in[back], call->in[back + 1], call->in[back + 2]);
+    double pairs = 0, depth = (double)n.depth, width = (double)n.width;
+    for (int64_t i = 0; i < n.queries; i++) pairs += (double)tern__attention_seen(call->attr, i, n.keys);
+    double products = depth + width;
+    if (back && call->out[0]) products += depth;
+    if (back && call->out[1]) products += depth;
+    if (back && call->out[2]) products += width;
+    return 2 * (double)(n.batch * n.heads) * pairs * products;
+}
+
 /* An element of a matrix product is a sum over a row of a. A linear's gradients are one or two such
  * products of the same size. */
 static double flops_of(const tern__call *call)
@@ -84,6 +101,7 @@ static double flops_of(const tern__call *call)
         return 2 * (double)(tern__view_count(call->in[1]) * call->in[0]->shape[1]) * (call->out[0] ? 2 : 1);
     if (call->kernel == TERN__MATMUL)
         return 2 * (double)(tern__view_count(call->out[0]) * call->in[0]->shape[call->in[0]->ndim - 1]);
+    if (call->kernel == TERN__ATTENTION || call->kernel == TERN__ATTENTION_GRAD) return attention_flops(call);
     return convolutions[call->kernel].w ? conv_flops(call) : 0;
 }
 

@@ -36,8 +36,7 @@ static bool dropout_fits(tern_scope *scope, const char *func, const tern_tensor 
     return false;
 }
 
-/* Returns the attributes of the step's next mask, which drops with probability p. */
-static tern__dropout_attr next_draw(tern_scope *scope, double p)
+tern__dropout_attr tern__dropout_draw(tern_scope *scope, double p)
 {
     tern__draw draw = tern__scope_draw(scope);
     return (tern__dropout_attr){.key = draw.key,
@@ -59,7 +58,7 @@ static tern_tensor *dropout_run(tern_scope *scope, tern_tensor *x, tern__kernel 
 tern_tensor *tern_dropout(tern_scope *scope, tern_tensor *x, double p)
 {
     if (!TERN__ENTER(scope, __func__, 1, &x) || !dropout_fits(scope, __func__, x, p)) return NULL;
-    tern__dropout_attr attr = next_draw(scope, p);
+    tern__dropout_attr attr = tern__dropout_draw(scope, p);
     if (p == 0) return x;
     tern_tensor *y = (x = tern__plain(scope, x)) ? dropout_run(scope, x, TERN__DROPOUT, &attr) : NULL;
     if (!y) return NULL;
@@ -82,7 +81,7 @@ static tern_tensor *drop_channels(tern_scope *scope, const char *func, const cha
                                   double p, int axes)
 {
     if (!dropout_fits(scope, func, x, p) || !has_channels(scope, func, &x->view, axes)) return NULL;
-    tern__dropout_attr attr = next_draw(scope, p);
+    tern__dropout_attr attr = tern__dropout_draw(scope, p);
     if (p == 0) return x;
     tern_tensor *y =
         (x = tern__dense(scope, x)) ? dropout_run(scope, x, TERN__DROPOUT_CHANNELS, &attr) : NULL;

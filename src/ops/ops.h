@@ -4,6 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "base/opts.h"
+#include "kernels/dropout.h"
 
 #include <tern/ops.h>
 
@@ -60,6 +61,9 @@ static inline int tern__scope_opts(tern_scope *scope, void *own, size_t size, co
 /* Adds a batch dimension of one, and drops it again. */
 tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__without_batch(tern_scope *scope, tern_tensor *x);
+
+/* Returns the attributes of the step's next mask, which drops with probability p. */
+tern__dropout_attr tern__dropout_draw(tern_scope *scope, double p);
 
 /* Resolves `dim`, which counts from the end if negative. -1 and E_RANGE if there is no such dimension. */
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim);

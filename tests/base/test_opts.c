@@ -125,6 +125,7 @@ static void load(const void *opts, tern_error *err)
         tern_scope_end(scope, err);                                                                          \
     }
 OP(embedding, tern_embedding(scope, labels_of_two(), zeros(2), opts))
+OP(attention, tern_scaled_dot_product_attention(scope, zeros(4), zeros(4), zeros(4), NULL, opts))
 OP(conv2d, tern_conv2d(scope, zeros(4), zeros(4), NULL, opts))
 OP(conv1d, tern_conv1d(scope, zeros(3), zeros(3), NULL, opts))
 OP(conv3d, tern_conv3d(scope, zeros(5), zeros(5), NULL, opts))
@@ -397,6 +398,7 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(snapshot, snapshot_new)                                                                                \
     X(linear, linear_new)                                                                                    \
     X(embedding, embedding_new)                                                                              \
+    X(attention, attention)                                                                                  \
     X(embedding, embedding)                                                                                  \
     X(conv2d, conv2d_new)                                                                                    \
     X(conv2d, conv2d)                                                                                        \

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "device/backend.h"
+#include "kernels/attention.h"
 #include "kernels/conv.h"
 #include "kernels/cost.h"
 
@@ -135,6 +136,27 @@ static void what_a_gpu_normalises_it_reads_twice(void **state)
     assert_cost(&grad, 0, 2 * 5 * 800 + 5 * 4 * 8);
 }
 
+/* Queries and keys in pairs; a causal head of five queries and three keys has 1 + 2 + 3 + 3 + 3 of them. */
+static void pairs_that_are_hidden_cost_nothing(void **state)
+{
+    (void)state;
+    tern__view q = VIEW(TERN_F32, 2, 4, 5, 7), k = VIEW(TERN_F32, 2, 2, 3, 7), v = VIEW(TERN_F32, 2, 2, 3, 6);
+    tern__view y = VIEW(TERN_F32, 2, 4, 5, 6), lse = VIEW(TERN_F32, 2, 4, 5);
+    tern__attention_attr attr = {.scale = 1};
+    for (int causal = 0; causal <= 1; causal++) {
+        attr.is_causal = causal;
+        double pairs = 2 * 4 * (causal ? 12 : 15), bytes = 4 * (280 + 84 + 72 + 240 + 40);
+        assert_cost(
+            &(tern__call){.kernel = TERN__ATTENTION, .in = {&q, &k, &v}, .out = {&y, &lse}, .attr = &attr},
+            2 * pairs * (7 + 6), bytes);
+        assert_cost(&(tern__call){.kernel = TERN__ATTENTION_GRAD,
+                                  .in = {&y, &q, &k, &v, NULL, &y, &lse},
+                                  .out = {&q, &k, &v},
+                                  .attr = &attr},
+                    2 * pairs * (3 * 7 + 2 * 6), bytes + 4 * (280 + 84 + 72 + 240));
+    }
+}
+
 /* ---- the observer ---- */
 
 typedef struct witness {
@@ -188,6 +210,7 @@ int main(void)
         cmocka_unit_test(what_is_added_to_or_updated_in_place_moves_twice),
         cmocka_unit_test(what_is_broadcast_moves_once),
         cmocka_unit_test(what_a_gpu_normalises_it_reads_twice),
+        cmocka_unit_test(pairs_that_are_hidden_cost_nothing),
         cmocka_unit_test(the_observer_is_told_of_every_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,7 +21,7 @@ from ops import BF16, F16, F32, Run, error_of
 
 NEW = int(torch.__version__.split(".")[0]) >= 2
 KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
-HEADERS = "ops.h", "pad.h", "conv.h", "loss.h"
+HEADERS = "ops.h", "attention.h", "pad.h", "conv.h", "loss.h"
 CREATE = "full rand randn".split()
 MODES = "constant", "reflect", "replicate", "circular"
 
@@ -88,6 +88,13 @@ def unrounded_scores(*tensors):
         return F.cross_entropy(F.linear(x, w, b), torch.tensor(LABELS))
 
 
+def attention(q, k, v, mask):
+    """PyTorch 1.13 has no public one."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, mask)
+    return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask).softmax(-1) @ v
+
+
 def dice_of(x, target):
     """Soft Dice of each row and column; PyTorch has none, so f32 is what tern's row of the list says."""
     p, t = x.float().sigmoid(), torch.tensor(target)
@@ -105,6 +112,7 @@ CASES = {
     "conv3d": (lambda r, *t: r.op("tern_conv3d", *t, None), F.conv3d, [VOLUME, reals(16, 16, 2, 3, 1), reals(16)]),
     "conv_transpose3d": (lambda r, *t: r.op("tern_conv_transpose3d", *t, None), F.conv_transpose3d, [VOLUME, reals(16, 5, 2, 3, 2), reals(5)]),
     "conv_transpose2d": (lambda r, *t: r.op("tern_conv_transpose2d", *t, None), F.conv_transpose2d, [IMAGE, reals(16, 5, 3, 3), reals(5)]),
+    "scaled_dot_product_attention": (lambda r, *t: r.op("tern_scaled_dot_product_attention", *t, None), attention, [reals(2, 3, 9, 8), reals(2, 3, 7, 8), reals(2, 3, 7, 5), reals(9, 7)]),
     "embedding": (lambda r, w: r.op("tern_embedding", r.constant(INDEX), w, None), lambda w: F.embedding(torch.tensor(INDEX), w), [X]),
     "dropout": one("dropout", lambda x: F.dropout(x, 0.0), X, double(0)),
     "dropout2d": one("dropout2d", lambda x: F.dropout2d(x, 0.0), IMAGE, double(0)),
@@ -192,7 +200,7 @@ CASES = {
 }
 with open("/proc/cpuinfo") as cpus:
     ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # without oneDNN for bf16 PyTorch rounds the sum after every tap
-LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
+LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "scaled_dot_product_attention"}  # in 16 bits since PyTorch 2.1
 MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs with f32 parameters
 AWAY = tern.device("cpu") != "cpu"
 # The ops that torch.autocast("cuda") computes differently from torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's

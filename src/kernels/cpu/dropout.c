@@ -32,7 +32,7 @@ int tern__cpu_dropout_channels(const tern__call *call)
     float *f = tern__loop_scratch(call, (size_t)TERN__MAX(chunks, 1) * CHUNK * sizeof(*f));
     const tern__dropout_fns *fns = TERN__BY_WIDTH(tern__dropout);
     if (!f) return TERN_E_MEMORY;
-    fns->draw(call->attr, chunks, f);
+    fns->draw(call->attr, 0, chunks, f);
     tern__dropout_planes p = {
         .call = call, .factor = f, .width = x->layout == TERN__BLOCKED16 ? TERN__BLOCK : 1};
     p.size = tern__space_of(x).count * p.width;

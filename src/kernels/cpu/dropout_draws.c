@@ -165,9 +165,9 @@ TERN__SIMD static void dropout_drop(const tern__call *call, int64_t first, int64
         drop_of(call, first, last, TERN_F16);
 }
 
-TERN__SIMD static void draw_all(const tern__dropout_attr *a, int64_t chunks, float *to)
+TERN__SIMD static void draw_all(const tern__dropout_attr *a, int64_t first, int64_t chunks, float *to)
 {
-    for (int64_t i = 0; i < chunks; i++) draw(a, (uint64_t)(i * CHUNK / 4), to + i * CHUNK);
+    for (int64_t i = 0; i < chunks; i++) draw(a, (uint64_t)((first + i) * CHUNK / 4), to + i * CHUNK);
 }
 
 /* ---- whole channels ---- */

@@ -20,8 +20,8 @@ typedef struct tern__dropout_planes {
 typedef struct tern__dropout_fns {
     /* Drops elements first .. last - 1; first is a multiple of a chunk. y may be x. */
     void (*drop)(const tern__call *call, int64_t first, int64_t last);
-    /* Draws the factors of `chunks` chunks. */
-    void (*draw)(const tern__dropout_attr *a, int64_t chunks, float *to);
+    /* Draws the factors of `chunks` chunks, from number `first` on. */
+    void (*draw)(const tern__dropout_attr *a, int64_t first, int64_t chunks, float *to);
     /* Scales elements first .. last - 1 of planes; in the blocked layout first is a multiple of 16. */
     void (*scale)(const tern__dropout_planes *p, int64_t first, int64_t last);
 } tern__dropout_fns;

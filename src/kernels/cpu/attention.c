@@ -1,0 +1,124 @@
+/* attention.c - scaled dot product attention: threads take blocks of queries, and backward whole heads of k
+ * and v, whose gradients are sums over all queries. attention_loops.h has the algorithm. Which thread takes
+ * what changes no bit. */
+#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/reduce.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+typedef void (*attention_fn)(const tern__attention *a, int64_t item, void *room);
+
+/* The inputs q, k, v and the mask begin at number `first`. */
+static tern__attention attention_of(const tern__call *call, int first)
+{
+    tern__attention a = {.call = call,
+                         .attr = call->attr,
+                         .q = call->in[first],
+                         .k = call->in[first + 1],
+                         .v = call->in[first + 2],
+                         .mask = call->in[first + 3]};
+    a.n = tern__attention_shape_of(a.q, a.k, a.v);
+    a.blocks = (a.n.queries + TERN__ATTENTION_QUERIES - 1) / TERN__ATTENTION_QUERIES;
+    return a;
+}
+
+static const tern__attention_fns *attention_fns_of(const tern__attention *a)
+{
+    return a->q->dtype == TERN_F64 ? TERN__BY_WIDTH(tern__attention_f64)
+                                   : TERN__BY_WIDTH(tern__attention_f32);
+}
+
+/* Whether elements of a row are adjacent, and of q's dtype. */
+static bool attention_is_in_rows(const tern__attention *a, const tern__view *x)
+{
+    return !x ||
+           (x->layout == TERN__PLAIN && x->dtype == a->q->dtype && (x->stride[3] == 1 || x->shape[3] <= 1));
+}
+
+/* Items are taken in turn by whichever thread is free: those of a causal head differ. */
+static int attention_each(const tern__attention *a, int64_t items, int threads, int64_t room, attention_fn fn)
+{
+    size_t bytes = (size_t)room * (a->q->dtype == TERN_F64 ? sizeof(double) : sizeof(float));
+    char *memory = tern__loop_scratch(a->call, (size_t)threads * bytes);
+    atomic_llong next = 0;
+    if (!memory) return TERN_E_MEMORY;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++)
+        for (int64_t i; (i = atomic_fetch_add(&next, 1)) < items;) fn(a, i, memory + (size_t)t * bytes);
+    return TERN_OK;
+}
+
+/* How many threads the products are worth. */
+static int attention_threads(const tern__attention *a, int64_t items)
+{
+    const tern__attention_shape *n = &a->n;
+    int64_t products = n->batch * n->heads * n->queries * n->keys * (n->depth + n->width);
+    return (int)TERN__MAX(1, TERN__MIN(items, tern__loop_threads(a->call, products / 8)));
+}
+
+int tern__cpu_attention(const tern__call *call)
+{
+    tern__attention a = attention_of(call, 0);
+    const tern__view *rows[] = {a.q, a.k, a.v, call->out[0]};
+    for (size_t i = 0; i < TERN__COUNT(rows); i++)
+        if (!attention_is_in_rows(&a, rows[i])) return TERN_E_UNSUPPORTED;
+    const tern__attention_fns *fns = attention_fns_of(&a);
+    int64_t items = a.n.batch * a.n.heads * a.blocks;
+    return attention_each(&a, items, attention_threads(&a, items), fns->forward_room(&a), fns->forward);
+}
+
+/* ---- gradient ---- */
+
+/* Sums of the mask's gradient, in the type in which is computed. */
+static int dmask_begin(tern__attention *a)
+{
+    const tern__view *dmask = a->call->out[3];
+    if (!dmask) return TERN_OK;
+    size_t bytes =
+        (size_t)tern__own_count(dmask) * (dmask->dtype == TERN_F64 ? sizeof(double) : sizeof(float));
+    a->dmask = tern__loop_scratch_of(a->call, TERN__SCRATCH_OPERAND + 1, TERN__MAX(bytes, 1));
+    if (!a->dmask) return TERN_E_MEMORY;
+    memset(a->dmask, 0, bytes);
+    return TERN_OK;
+}
+
+static int dmask_end(const tern__attention *a)
+{
+    const tern__view *dmask = a->call->out[3];
+    if (!dmask || tern__own_count(dmask) == 0) return TERN_OK;
+    int64_t count = tern__own_count(dmask);
+    tern__view to = tern__view_make(dmask->dtype, TERN__PLAIN, 1, &count), sums = to;
+    to.data = dmask->data;
+    sums.data = a->dmask;
+    sums.dtype = dmask->dtype == TERN_F64 ? TERN_F64 : TERN_F32;
+    tern__call copy = {.device = a->call->device, .kernel = TERN__COPY, .in = {&sums}, .out = {&to}};
+    copy.add[0] = a->call->add[3];
+    copy.err = a->call->err;
+    return tern__cpu_pointwise(&copy);
+}
+
+/* Whether several heads of k and v add to one element of the mask's gradient: then one thread takes all. */
+static bool dmask_is_shared(const tern__attention *a)
+{
+    const tern__view *dmask = a->call->out[3];
+    if (!dmask) return false;
+    return (dmask->stride[0] == 0 && dmask->shape[0] > 1) || (dmask->stride[1] == 0 && dmask->shape[1] > 1);
+}
+
+int tern__cpu_attention_grad(const tern__call *call)
+{
+    tern__attention a = attention_of(call, 1);
+    const tern__view *rows[] = {a.q,         a.k,          a.v,          call->in[0],
+                                call->in[5], call->out[0], call->out[1], call->out[2]};
+    for (size_t i = 0; i < TERN__COUNT(rows); i++)
+        if (!attention_is_in_rows(&a, rows[i])) return TERN_E_UNSUPPORTED;
+    int status = dmask_begin(&a);
+    if (status) return status;
+    const tern__attention_fns *fns = attention_fns_of(&a);
+    int64_t items = a.n.batch * a.n.key_heads;
+    int threads = dmask_is_shared(&a) ? 1 : attention_threads(&a, items);
+    status = attention_each(&a, items, threads, fns->backward_room(&a), fns->backward);
+    return status ? status : dmask_end(&a);
+}
