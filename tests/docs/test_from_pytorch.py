@@ -43,16 +43,6 @@ NO_COUNTERPART = {
 }
 
 
-def same(printed, expected):
-    """Returns true if the texts are equal, but for numbers that differ by at most ten units of the last digit
-    shown."""
-    number = r"-?\d+\.\d+"
-    if re.sub(number, "N", printed) != re.sub(number, "N", expected):
-        return False
-    pairs = zip(re.findall(number, printed), re.findall(number, expected))
-    return all(abs(float(a) - float(b)) <= 10.5 * 10.0 ** -len(b.split(".")[1]) for a, b in pairs)
-
-
 def compile_program(folder, name):
     program = os.path.join(folder, name[:-2])
     headers.call("gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", *headers.sanitizer(), "-I", headers.INCLUDE, program + ".c",
@@ -95,7 +85,7 @@ class Programs(unittest.TestCase):
                 with self.subTest(command=command):
                     done = self.run_command(command)
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                    self.assertTrue(same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
+                    self.assertTrue(document.same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
 
     def test_an_error_ends_a_program_with_its_text(self):
         """After the first error the other calls do nothing, without a check in between."""
@@ -131,7 +121,7 @@ class Programs(unittest.TestCase):
                 command = next(command for command in commands if command.endswith(name.replace(".c", "")))
                 with self.subTest(writer=writer, command=command):
                     done = self.run_command(command)
-                    self.assertTrue(same(done.stdout, commands[command]), done.stdout + done.stderr)
+                    self.assertTrue(document.same(done.stdout, commands[command]), done.stdout + done.stderr)
             self.assertFalse(os.path.exists(os.path.join(self.folder, "demo.pt")), "the reader takes it away")
 
     def test_every_program_is_run(self):
@@ -150,7 +140,7 @@ class Programs(unittest.TestCase):
             name = re.search(r"(\w+)$", session[-1][0]).group(1)
             if len(session) > 1 and name not in NOT_EQUAL:
                 with self.subTest(program=name):
-                    self.assertTrue(same(session[0][1], session[1][1]))
+                    self.assertTrue(document.same(session[0][1], session[1][1]))
 
 
 class Excerpts(unittest.TestCase):

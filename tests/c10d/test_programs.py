@@ -1,0 +1,47 @@
+"""The PyTorch programs of docs/from-pytorch.md print what the page says when "gloo" is "tern"."""
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import extension
+
+extension.enter()
+from docs import document
+
+PAGE = document.read("docs/from-pytorch.md")
+WORD = 'init_process_group("gloo"'
+
+
+class Programs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.programs = {name: text for name, text in document.programs(PAGE).items() if WORD in text}
+        for name, text in cls.programs.items():
+            with open(os.path.join(cls.folder, name), "w") as file:
+                file.write("import torch_tern\n" + text.replace(WORD, WORD.replace("gloo", "tern")))
+        cls.env = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "PATH": os.pathsep.join([extension.BUILD, os.environ["PATH"]])}
+
+    def test_one_word_is_changed(self):
+        commands = [pair for session in document.sessions(PAGE) for pair in session]
+        checked = set()
+        for command, expected in commands:
+            name = next((name for name in self.programs if name in command.split()), None)
+            if not name or (name == "record.py" and not importlib.util.find_spec("tensorboard")):
+                continue
+            with self.subTest(command=command):
+                done = subprocess.run(command.replace("python3", sys.executable), shell=True, cwd=self.folder, env=self.env, text=True,
+                                      capture_output=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertTrue(document.same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
+            checked.add(name)
+        self.assertGreater(len(checked), 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
