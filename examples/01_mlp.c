@@ -10,7 +10,7 @@ int main(int argc, char **argv)
 {
     usage_read(argc, argv, "[epochs]",
                "Trains an MLP on Fashion-MNIST (default 1 epoch), on the ranks of a launcher.");
-    int epochs = fashion_epochs(argc, argv, 1);
+    int epochs = fashion_epochs(argc, argv, 1, 1);
     tern_error err = {0};
     tern_group *world = tern_group_open(NULL, &err);
     tern_device *dev = tern_device_open(NULL, &err);

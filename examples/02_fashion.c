@@ -319,7 +319,7 @@ int main(int argc, char **argv)
                "Trains a small ResNet on Fashion-MNIST (default 4 epochs), on the ranks of a launcher, and "
                "measures the\n"
                "speed. Writes curves to runs/ and predictions.png.");
-    int epochs = fashion_epochs(argc, argv, 4);
+    int epochs = fashion_epochs(argc, argv, 1, 4);
     tern_error err = {0};
     run r = {0};
     bool same = false;

@@ -135,7 +135,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s FOLDER [EPOCHS]\n", argv[0]);
         return 2;
     }
-    int epochs = fashion_epochs(argc - 1, (char *[]){argv[0], argv[2]}, 1);
+    int epochs = fashion_epochs(argc, argv, 2, 1);
     open_training(&t, &err);
     open_snapshot(&t, argv[1], &err);
     if (!err.code) train(&t, epochs, &err);

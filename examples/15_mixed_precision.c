@@ -55,7 +55,7 @@ static wanted read_arguments(int argc, char **argv)
         else if (strchr(argv[i], '/'))
             w.folder = argv[i];
         else if (argv[i][0] >= '0' && argv[i][0] <= '9')
-            w.epochs = fashion_epochs(2, (char *[]){argv[0], argv[i]}, 2);
+            w.epochs = fashion_epochs(argc, argv, i, 2);
         else
             refuse(argv[0], argv[i]);
     }

@@ -15,7 +15,7 @@ static inline int run_demo(int (*demo)(int rank, void *arg), int argc, char **ar
     usage_read(argc, argv, "[ranks]", about);
     int rank = tern_launched_rank();
     if (rank >= 0) return demo(rank, NULL);
-    tern_spawn(demo, usage_number(argc, argv, "ranks", 4096, 2), NULL, NULL, &err);
+    tern_spawn(demo, usage_number(argc, argv, 1, "ranks", 4096, 2), NULL, NULL, &err);
     return tern_error_print(&err);
 }
 

@@ -28,10 +28,10 @@ static inline void fashion_say_ranks(const tern_group *world, const char *progra
     if (tern_group_size(world) == 1) printf("1 rank (start with tern run -n 2 %s)\n", program);
 }
 
-/* Returns the number of epochs from the first argument. */
-static inline int fashion_epochs(int argc, char **argv, int fallback)
+/* Returns the number of epochs from argument `i`. */
+static inline int fashion_epochs(int argc, char **argv, int i, int fallback)
 {
-    return usage_number(argc, argv, "epochs", 10000, fallback);
+    return usage_number(argc, argv, i, "epochs", 10000, fallback);
 }
 
 /* Opens a dataset, "train" or "t10k", with normalised pixels, from a folder with Fashion-MNIST's files. */

@@ -28,15 +28,15 @@ static inline void usage_read(int argc, char **argv, const char *operands, const
     }
 }
 
-/* Returns the first argument, a number of `noun` from 1 to `most`, or `fallback` without one; exits if it is
+/* Returns argument `i`, a number of `noun` from 1 to `most`, or `fallback` without one; exits if it is
  * wrong. */
-static inline int usage_number(int argc, char **argv, const char *noun, int most, int fallback)
+static inline int usage_number(int argc, char **argv, int i, const char *noun, int most, int fallback)
 {
-    if (argc < 2) return fallback;
+    if (argc <= i) return fallback;
     char *end;
-    long number = strtol(argv[1], &end, 10);
-    if (end != argv[1] && !*end && number >= 1 && number <= most) return (int)number;
-    fprintf(stderr, "%s: expected a number of %s from 1 to %d, got \"%s\"\n", argv[0], noun, most, argv[1]);
+    long number = strtol(argv[i], &end, 10);
+    if (end != argv[i] && !*end && number >= 1 && number <= most) return (int)number;
+    fprintf(stderr, "%s: expected a number of %s from 1 to %d, got \"%s\"\n", argv[0], noun, most, argv[i]);
     exit(2);
 }
 
