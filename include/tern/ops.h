@@ -289,6 +289,22 @@ TERN_API tern_tensor *tern_max_dim(tern_scope *scope, tern_tensor *x, int dim, b
                                    tern_tensor **index);
 TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep,
                                    tern_tensor **index);
+/* The k largest, or smallest, elements along a dimension, in order, and in *index their indices (i64); `index`
+ * may be NULL. Of equal elements the first comes first; NaN is the largest. E_RANGE: k is not in [0, the
+ * dimension's size]. torch.topk. */
+TERN_API tern_tensor *tern_topk(tern_scope *scope, tern_tensor *x, int64_t k, int dim, bool largest,
+                                tern_tensor **index);
+
+/* The sum of each element and those before it along a dimension; those of integers are i64. torch.cumsum. */
+TERN_API tern_tensor *tern_cumsum(tern_scope *scope, tern_tensor *x, int dim);
+
+/* Draws `count` categories for each row of weights, (N, C) -> (N, count) or (C) -> (count), i64: each time
+ * with a probability in proportion to its weight, and without `replacement` none twice. Weights need not sum
+ * up to 1. The draws are a function of the scope's seed, step and rank, like dropout's. No gradient. E_RANGE: a
+ * weight that is negative or not finite; fewer categories with weights above 0 than are drawn. torch.multinomial,
+ * with other random numbers. */
+TERN_API tern_tensor *tern_multinomial(tern_scope *scope, tern_tensor *weights, int64_t count,
+                                       bool replacement);
 
 /* ---- shapes, views and copies. A view shares x's memory. It needs a plain layout: a blocked x is copied
  * first ---- */
@@ -309,6 +325,10 @@ TERN_API tern_tensor *tern_transpose(tern_scope *scope, tern_tensor *x, int dim0
 TERN_API tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t start, int64_t stop,
                                  int64_t step);
 TERN_API tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t index);
+/* The lower, or upper, triangle of each matrix in the last two dimensions: elements above, or below, a diagonal
+ * become 0. Diagonal 0 is the main one, 1 the one above it. torch.tril, triu. */
+TERN_API tern_tensor *tern_tril(tern_scope *scope, tern_tensor *x, int64_t diagonal);
+TERN_API tern_tensor *tern_triu(tern_scope *scope, tern_tensor *x, int64_t diagonal);
 /* Splits x along `dim` into views of `size`, the last one possibly smaller; stores them in parts[0..n) and
  * returns n. E_RANGE if there are more than `room`. torch.split. */
 TERN_API int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim, tern_tensor **parts,

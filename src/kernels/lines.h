@@ -28,4 +28,11 @@ static inline int64_t tern__line_start(const tern__lines *lines, int64_t line)
     return line / lines->inner * lines->size * lines->inner + line % lines->inner;
 }
 
+/* The lines of what was chosen from each line: one index, whose dimension may be gone, or several. */
+static inline tern__lines tern__chosen_lines(const tern__lines *lines, const tern__view *index)
+{
+    int64_t count = lines->outer * lines->inner;
+    return (tern__lines){lines->outer, count ? tern__view_count(index) / count : 1, lines->inner};
+}
+
 #endif

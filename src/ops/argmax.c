@@ -1,6 +1,6 @@
-/* argmax.c - the largest or smallest element along a dimension, and its index. Only that element gets the
- * gradient. */
-#include "kernels/lines.h"
+/* argmax.c - the largest or smallest element along a dimension, or several in order, and the index. Only what
+ * is chosen gets the gradient. */
+#include "kernels/topk.h"
 #include "ops/ops.h"
 
 typedef struct choice {
@@ -77,6 +77,51 @@ tern_tensor *tern_max_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep,
 tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep, tern_tensor **index)
 {
     choice c = argmax_choose(scope, __func__, TERN__ARGMIN, x, dim, keep, true);
+    if (index) *index = c.index;
+    return c.value;
+}
+
+/* ---- several ---- */
+
+/* Resolves `dim`; a scalar counts as one dimension of one element. -1 on failure. */
+static int topk_check(tern_scope *scope, const tern_tensor *x, int64_t k, int dim)
+{
+    char shape[TERN__SHAPE_TEXT];
+    bool is_scalar = x->view.ndim == 0 && (dim == 0 || dim == -1);
+    int d = is_scalar ? 0 : tern__dim_of(scope, "tern_topk", x, dim);
+    int64_t size = is_scalar ? 1 : d < 0 ? 0 : x->view.shape[d];
+    if (d < 0 || (k >= 0 && k <= size)) return d;
+    tern__scope_fail(scope, "tern_topk", TERN_E_RANGE,
+                     "topk: expected a k in [0, %lld] for dimension %d of %s, got %lld", (long long)size, dim,
+                     tern__shape_text(&x->view, shape), (long long)k);
+    return -1;
+}
+
+static choice topk_choose(tern_scope *scope, tern_tensor *x, const tern__topk_attr *attr)
+{
+    choice c = {NULL, NULL}, none = c;
+    tern__dim_attr dim = {attr->dim};
+    tern__view shape = x->view;
+    if (shape.ndim > 0) shape.shape[attr->dim] = attr->k;
+    c.index = tern__result(scope, TERN_I64, TERN__PLAIN, shape.ndim, shape.shape);
+    c.value = tern__result(scope, x->view.dtype, TERN__PLAIN, shape.ndim, shape.shape);
+    if (!c.index || !c.value) return none;
+    tern__call call = {
+        .kernel = TERN__TOPK, .in = {&x->view}, .out = {&c.value->view, &c.index->view}, .attr = attr};
+    if (tern__view_count(&c.index->view) > 0 && attr->k > 0 && !tern__run(scope, &call)) return none;
+    tern__node *node = tern__record(scope, "topk", argmax_gradient, c.value, 1, &x);
+    tern__save(node, 0, c.index);
+    tern__save_attr(scope, node, &dim, sizeof(dim));
+    return c;
+}
+
+tern_tensor *tern_topk(tern_scope *scope, tern_tensor *x, int64_t k, int dim, bool largest,
+                       tern_tensor **index)
+{
+    choice c = {NULL, NULL};
+    if (TERN__ENTER(scope, __func__, 1, &x) && (dim = topk_check(scope, x, k, dim)) >= 0 &&
+        (x = tern__plain(scope, x)))
+        c = topk_choose(scope, x, &(tern__topk_attr){dim, k, largest});
     if (index) *index = c.index;
     return c.value;
 }

@@ -26,12 +26,17 @@ static int run_step(world *w, tern_module *net)
     tern_tensor *half = tern_rms_norm(s, tern_cast(s, x, TERN_BF16), NULL, NULL);
     x = tern_rotary_embedding(s, tern_add(s, x, tern_cast(s, half, TERN_F32)), table(w), table(w), false);
     x = tern_add(s, tern_swiglu(s, x, tern_geglu(s, x, x, true)), tern_geglu(s, x, x, false));
+    x = tern_add(s, tern_cumsum(s, x, 1), tern_tril(s, tern_triu(s, x, -1), 2));
+    tern_tensor *index, *top = tern_topk(s, x, 3, -1, true, &index);
+    tern_tensor *shares = tern_softmax(s, tern_reshape(s, x, 2, (int64_t[]){-1, WIDTH}), 1);
+    tern_multinomial(s, shares, 4, false);
+    tern_multinomial(s, shares, 9, true);
     tern_tensor *loss = tern_linear_cross_entropy(s, x, weight, NULL, words, NULL);
     tern_cross_entropy_opts opts = tern_cross_entropy_defaults();
     opts.reduction = TERN_LOSS_NONE;
     half = tern_cast(s, x, TERN_F16);
     each = tern_linear_cross_entropy(s, half, tern_cast(s, weight, TERN_F16), NULL, words, &opts);
-    loss = tern_add(s, loss, tern_sum(s, each));
+    loss = tern_add(s, tern_add(s, loss, tern_sum(s, top)), tern_sum(s, each));
     return backward_and_end(w, loss);
 }
 

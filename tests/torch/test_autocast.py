@@ -162,6 +162,11 @@ CASES = {
     "argmin": one("argmin", lambda x: x.argmin(1), X, 1, False),
     "max_dim": one("max_dim", lambda x: x.max(1)[0], X, 1, False, None),
     "min_dim": one("min_dim", lambda x: x.min(1)[0], X, 1, False, None),
+    "topk": one("topk", lambda x: x.topk(2)[0], X, ctypes.c_int64(2), -1, True, None),
+    "cumsum": one("cumsum", lambda x: x.cumsum(1), X, 1),
+    "tril": one("tril", lambda x: x.tril(1), X, ctypes.c_int64(1)),
+    "triu": one("triu", lambda x: x.triu(-1), X, ctypes.c_int64(-1)),
+    "multinomial": one("multinomial", lambda x: torch.multinomial(x, 1), numpy.eye(4, dtype="f"), ctypes.c_int64(1), False),
     "reshape": one("reshape", lambda x: x.reshape(3, 8), X, 2, numbers(3, 8)),
     "expand": one("expand", lambda x: x.expand(3, 6, 4), X, 3, numbers(3, -1, 4)),
     "flatten": one("flatten", lambda x: x.flatten(1), IMAGE, 1),
@@ -205,7 +210,7 @@ MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs with f32 param
 AWAY = tern.device("cpu") != "cpu"
 # The ops that torch.autocast("cuda") computes differently from torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
 # ATen/autocast_mode.h.
-FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow rms_norm softmax sum sum_dims".split())
+FULL_ON_GPUS = set("cumsum exp group_norm interpolate layer_norm log log_softmax pow rms_norm softmax sum sum_dims".split())
 KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d", *[name for name in CASES if name.startswith("pad_mode")]}
 NORMS = {"batch_norm_act", "rms_norm", *MIXED_LATER}  # whose parameters are f32
 

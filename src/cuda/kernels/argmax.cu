@@ -93,6 +93,7 @@ int tern__cuda_choice_grad(const tern__call *call)
     const tern__view *dy = call->in[0], *place = call->in[1], *dx = call->out[0];
     if (!argmax_problem_of(call, dx, &p) || !is_plain(dy) || !is_plain(place)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(dx) == 0) return TERN_OK;
+    if (tern__chosen_lines(&p.lines, place).size != 1) return TERN_E_UNSUPPORTED;
     p.dy = dy->data;
     p.dy_dtype = dy->dtype;
     p.place = place->data;

@@ -146,10 +146,14 @@ int tern__cpu_choice_grad(const tern__call *call)
     if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_choice_grad);
     if (!tern__is_dense(dx, dx) || !tern__is_dense(dy, dy)) return TERN_E_UNSUPPORTED;
     tern__lines lines = tern__lines_of(dx, ((const tern__dim_attr *)call->attr)->dim);
-    const int64_t *chosen = index->data;
+    tern__lines chosen = tern__chosen_lines(&lines, index);
+    const int64_t *place = index->data;
     float *to = dx->data;
     if (!call->add[0]) memset(to, 0, tern__view_bytes(dx));
-    for (int64_t n = 0; n < lines.outer * lines.inner; n++)
-        to[tern__line_start(&lines, n) + chosen[n] * lines.inner] += ((const float *)dy->data)[n];
+    for (int64_t n = 0; n < lines.outer * lines.inner; n++) {
+        int64_t start = tern__line_start(&lines, n), from = tern__line_start(&chosen, n);
+        for (int64_t at = from; at < from + chosen.size * lines.inner; at += lines.inner)
+            to[start + place[at] * lines.inner] += ((const float *)dy->data)[at];
+    }
     return TERN_OK;
 }

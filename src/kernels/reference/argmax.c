@@ -49,10 +49,16 @@ int tern__reference_choice_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *index = call->in[1], *dx = call->out[0];
     tern__lines lines = tern__lines_of(dx, ((const tern__dim_attr *)call->attr)->dim);
+    tern__lines chosen = tern__chosen_lines(&lines, index);
     for (int64_t n = 0; n < lines.outer * lines.inner; n++) {
-        int64_t start = tern__line_start(&lines, n), chosen = tern__view_get_int(index, n);
-        for (int64_t i = 0; i < lines.size; i++)
-            tern__reference_put(call, 0, start + i * lines.inner, i == chosen ? tern__view_get(dy, n) : 0);
+        int64_t start = tern__line_start(&lines, n), from = tern__line_start(&chosen, n);
+        for (int64_t i = 0; i < lines.size; i++) {
+            double value = 0;
+            for (int64_t j = 0; j < chosen.size; j++)
+                if (tern__view_get_int(index, from + j * lines.inner) == i)
+                    value = tern__view_get(dy, from + j * lines.inner);
+            tern__reference_put(call, 0, start + i * lines.inner, value);
+        }
     }
     return TERN_OK;
 }
