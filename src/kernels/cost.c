@@ -77,8 +77,8 @@ static double conv_flops(const tern__call *call)
     return 2 * products;
 }
 
-/* Two products for each pair of a query and a key that it sees, and backward one of the two again beside one for
- * each gradient and that of p. */
+/* Forward two products for each pair of a query and a key that it sees; backward also one for each gradient
+ * of q, k and v. */
 static double attention_flops(const tern__call *call)
 {
     bool back = call->kernel == TERN__ATTENTION_GRAD;

@@ -10,14 +10,14 @@ import torch
 
 import skips
 import tern
-from ops import BF16, F16, F32, F64, Run, compare, error_of, gradient_check, in_16_bits, rounded
+from ops import BF16, F16, F32, Run, compare, error_of, gradient_check, in_16_bits, rounded
 
 DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
-# Blocks of 96 queries and 64 keys, vectors of 16, 8 or 4 numbers, panels of 8 or 4 rows: sizes beside all of these.
+# Blocks of 96 queries and 128 keys, vectors of 16, 8 or 4 numbers, panels of 8 or 4 rows: sizes beside all of these.
 SHAPES = [
     # B, H, T, S, D, E
     (1, 1, 1, 2, 1, 1), (2, 3, 1, 70, 8, 8), (2, 1, 5, 2, 3, 7), (1, 2, 17, 33, 16, 16), (2, 2, 64, 64, 32, 32),
-    (1, 2, 97, 65, 64, 64), (1, 1, 200, 131, 40, 24), (1, 2, 95, 193, 5, 80), (1, 1, 130, 64, 100, 33),
+    (1, 2, 97, 129, 64, 64), (1, 1, 200, 131, 40, 24), (1, 2, 95, 260, 5, 80), (1, 1, 130, 128, 100, 33),
 ]
 FEW = SHAPES[:2] + SHAPES[3:4] + SHAPES[5:7]
 
@@ -233,20 +233,23 @@ class AttentionTest(unittest.TestCase):
         run.close()
 
     def test_threads_give_the_same_bits(self):
-        for half, dtype in itertools.product((None, BF16), "fd"):
-            arrays = self.operands((2, 4, 150, 140, 24, 16), dtype, 2)
-            mask, got = self.draw((150, 140), dtype=dtype)[0], set()
-            dy = self.draw((2, 4, 150, 16), dtype=dtype)[0]
-            for threads in (1, 2, 3, 5):
-                run = Run("cpu", threads)
-                leaves = [run.parameter(a) for a in arrays + [mask]]
-                inputs = [run.op("tern_cast", x, half) if half else x for x in leaves]
-                y = attention(run, *inputs, dropout=0.2, gqa=True)
-                y = run.op("tern_cast", y, F64 if dtype == "d" else F32) if half else y
-                run.backward(y, dy)
-                got.add(run.value(y).tobytes() + b"".join(run.grad(x).tobytes() for x in leaves))
-                run.close()
-            self.assertEqual(len(got), 1)
+        """More heads of k and v than threads, and fewer; with a mask's gradient that is one thread's, and one that is not."""
+        for half, dtype, shape, key_heads in ((None, "f", (2, 4, 150, 140, 24, 16), 2), (None, "f", (1, 4, 290, 300, 24, 16), 1),
+                                              (None, "d", (1, 2, 290, 300, 8, 8), 2), (BF16, "f", (1, 4, 150, 140, 24, 16), 1)):  # fmt: skip
+            arrays, (b, h, t, s, _, e) = self.operands(shape, dtype, key_heads), shape
+            dy = self.draw((b, h, t, e), dtype=dtype)[0]
+            for opts, masks in (({}, [(t, s)]), ({}, [(b, h, t, s)]), ({"causal": True}, [])):
+                masks, got = self.draw(*masks, dtype=dtype), set()
+                for threads in (1, 2, 3, 5):
+                    run = Run("cpu", threads)
+                    leaves = [run.parameter(a) for a in arrays + masks]
+                    inputs = [run.op("tern_cast", x, half) if half else x for x in leaves]
+                    y = attention(run, *inputs, dropout=0.2, gqa=True, **opts)
+                    y = run.op("tern_cast", y, F32) if half else y
+                    run.backward(y, dy)
+                    got.add(run.value(y).tobytes() + b"".join(run.grad(x).tobytes() for x in leaves))
+                    run.close()
+                self.assertEqual(len(got), 1)
 
     def test_dropout(self):
         """The weights that tern_dropout keeps of a tensor of ones (B, H, T, S) in the same draw; drawn again in backward."""

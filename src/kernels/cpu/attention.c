@@ -1,6 +1,7 @@
-/* attention.c - scaled dot product attention: threads take blocks of queries, and backward whole heads of k
- * and v, whose gradients are sums over all queries. attention_loops.h has the algorithm. Which thread takes
- * what changes no bit. */
+/* attention.c - scaled dot product attention on several threads. Forward, each takes blocks of queries. The
+ * gradients of k and v are sums over all queries, so backward each takes whole heads of k and v; if there are
+ * fewer heads than threads, first blocks of queries for dq, then blocks of keys for dk and dv, with the scores
+ * computed twice. attention_loops.h has the algorithm. Who takes what changes no bit. */
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/reduce.h"
@@ -20,14 +21,10 @@ static tern__attention attention_of(const tern__call *call, int first)
                          .v = call->in[first + 2],
                          .mask = call->in[first + 3]};
     a.n = tern__attention_shape_of(a.q, a.k, a.v);
+    a.fns =
+        a.q->dtype == TERN_F64 ? TERN__BY_WIDTH(tern__attention_f64) : TERN__BY_WIDTH(tern__attention_f32);
     a.blocks = (a.n.queries + TERN__ATTENTION_QUERIES - 1) / TERN__ATTENTION_QUERIES;
     return a;
-}
-
-static const tern__attention_fns *attention_fns_of(const tern__attention *a)
-{
-    return a->q->dtype == TERN_F64 ? TERN__BY_WIDTH(tern__attention_f64)
-                                   : TERN__BY_WIDTH(tern__attention_f32);
 }
 
 /* Whether elements of a row are adjacent, and of q's dtype. */
@@ -64,12 +61,66 @@ int tern__cpu_attention(const tern__call *call)
     const tern__view *rows[] = {a.q, a.k, a.v, call->out[0]};
     for (size_t i = 0; i < TERN__COUNT(rows); i++)
         if (!attention_is_in_rows(&a, rows[i])) return TERN_E_UNSUPPORTED;
-    const tern__attention_fns *fns = attention_fns_of(&a);
     int64_t items = a.n.batch * a.n.heads * a.blocks;
-    return attention_each(&a, items, attention_threads(&a, items), fns->forward_room(&a), fns->forward);
+    return attention_each(&a, items, attention_threads(&a, items), a.fns->forward_room(&a), a.fns->forward);
 }
 
 /* ---- gradient ---- */
+
+static void backward_head(const tern__attention *a, int64_t head, void *room)
+{
+    tern__attention_share all = {.b = head / a->n.key_heads, .key_head = head % a->n.key_heads};
+    all.last_head = a->n.heads / a->n.key_heads;
+    all.last_query = a->n.queries;
+    all.last_key = a->n.keys;
+    all.queries = all.keys = true;
+    a->fns->backward(a, &all, room);
+}
+
+static void backward_queries(const tern__attention *a, int64_t block, void *room)
+{
+    int64_t head = block / a->blocks, group = a->n.heads / a->n.key_heads;
+    tern__attention_share part = {.b = head / a->n.heads, .key_head = head % a->n.heads / group};
+    part.first_head = head % group;
+    part.last_head = part.first_head + 1;
+    part.first_query = block % a->blocks * TERN__ATTENTION_QUERIES;
+    part.last_query = TERN__MIN(a->n.queries, part.first_query + TERN__ATTENTION_QUERIES);
+    part.last_key = a->n.keys;
+    part.queries = true;
+    a->fns->backward(a, &part, room);
+}
+
+static int64_t key_blocks(const tern__attention *a)
+{
+    return (a->n.keys + TERN__ATTENTION_KEYS - 1) / TERN__ATTENTION_KEYS;
+}
+
+static void backward_keys(const tern__attention *a, int64_t block, void *room)
+{
+    int64_t blocks = key_blocks(a), head = block / blocks;
+    tern__attention_share part = {.b = head / a->n.key_heads, .key_head = head % a->n.key_heads};
+    part.last_head = a->n.heads / a->n.key_heads;
+    part.last_query = a->n.queries;
+    part.first_key = block % blocks * TERN__ATTENTION_KEYS;
+    part.last_key = TERN__MIN(a->n.keys, part.first_key + TERN__ATTENTION_KEYS);
+    part.keys = true;
+    a->fns->backward(a, &part, room);
+}
+
+/* A head takes five products of the same size. In parts they are seven, but every thread has some. */
+static int backward_each(const tern__attention *a, int threads)
+{
+    int64_t heads = a->n.batch * a->n.key_heads, rounds = (heads + threads - 1) / threads;
+    int64_t room = a->fns->backward_room(a);
+    if (5 * rounds * threads <= 7 * heads)
+        return attention_each(a, heads, (int)TERN__MIN(threads, heads), room, backward_head);
+    int status = TERN_OK;
+    if (a->call->out[0] || a->dmask)
+        status = attention_each(a, a->n.batch * a->n.heads * a->blocks, threads, room, backward_queries);
+    bool wants_keys = a->call->out[1] || a->call->out[2];
+    return status || !wants_keys ? status
+                                 : attention_each(a, heads * key_blocks(a), threads, room, backward_keys);
+}
 
 /* Sums of the mask's gradient, in the type in which is computed. */
 static int dmask_begin(tern__attention *a)
@@ -99,12 +150,15 @@ static int dmask_end(const tern__attention *a)
     return tern__cpu_pointwise(&copy);
 }
 
-/* Whether several heads of k and v add to one element of the mask's gradient: then one thread takes all. */
+/* Whether several heads, or blocks of queries, add to one element of the mask's gradient: then one thread takes
+ * all. */
 static bool dmask_is_shared(const tern__attention *a)
 {
     const tern__view *dmask = a->call->out[3];
     if (!dmask) return false;
-    return (dmask->stride[0] == 0 && dmask->shape[0] > 1) || (dmask->stride[1] == 0 && dmask->shape[1] > 1);
+    bool is_shared = false;
+    for (int d = 0; d < 3; d++) is_shared |= dmask->stride[d] == 0 && dmask->shape[d] > 1;
+    return is_shared;
 }
 
 int tern__cpu_attention_grad(const tern__call *call)
@@ -116,9 +170,7 @@ int tern__cpu_attention_grad(const tern__call *call)
         if (!attention_is_in_rows(&a, rows[i])) return TERN_E_UNSUPPORTED;
     int status = dmask_begin(&a);
     if (status) return status;
-    const tern__attention_fns *fns = attention_fns_of(&a);
-    int64_t items = a.n.batch * a.n.key_heads;
-    int threads = dmask_is_shared(&a) ? 1 : attention_threads(&a, items);
-    status = attention_each(&a, items, threads, fns->backward_room(&a), fns->backward);
+    int threads = dmask_is_shared(&a) ? 1 : attention_threads(&a, a.n.batch * a.n.heads * a.blocks);
+    status = backward_each(&a, threads);
     return status ? status : dmask_end(&a);
 }

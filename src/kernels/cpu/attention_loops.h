@@ -1,5 +1,5 @@
-/* attention_loops.h - attention for one type, REAL: the functions of attention_f32.c and f64_attention.c, which
- * define it and its vectors.
+/* attention_loops.h - attention for one type, REAL: the functions of attention_f32.c and f64_attention.c,
+ * which define it and its vectors.
  *
  * Forward takes a block of queries and goes over the keys in blocks. The lanes of vectors are queries: the
  * scores of a block are stored as (keys, queries), so a query's largest score, its sum of exponentials and
@@ -13,11 +13,10 @@
  * a larger score, what was summed before is multiplied by decay = exp(old maximum - new maximum). Scores are
  * in units of ln 2, so that exponentials are powers of two.
  *
- * Backward takes a head of k and v, copied into f32 rows without gaps, and goes over its queries in blocks,
- * and for each over the keys in blocks. It computes p and the scores' gradients again as (keys, queries), and
- * adds to all three gradients by products whose lanes are D and D_v. With queries outside, the sums in memory
- * are those of dk and dv, and dq is complete after one pass. */
-
+ * Backward copies k and v of a head into rows of REAL without gaps. It goes over the queries in blocks, and for
+ * each over the keys in blocks: computes p and the scores' gradients again as (keys, queries), and adds to all
+ * three gradients by products whose lanes are D and D_v. With queries outside, the sums in memory are those of
+ * dk and dv, and dq is complete after one pass. */
 #ifndef TERN_SRC_KERNELS_CPU_ATTENTION_LOOPS_H
 #define TERN_SRC_KERNELS_CPU_ATTENTION_LOOPS_H
 
@@ -112,7 +111,7 @@ typedef struct product {
 /* How a's rows are stored. */
 enum { ADJACENT, IN_ROWS, ANYHOW };
 
-/* A part of c that stays in registers. Rows behind the last one are computed from the last, and not stored. */
+/* A part of c that stays in registers. Rows behind the last one are computed from the last and not stored. */
 TERN__INLINE void product_panel(const product *p, int64_t row, int64_t column, int vectors, int form)
 {
     const REAL *a[ROWS], *b = p->b + column;
@@ -279,7 +278,7 @@ static attention_block block_of(const tern__attention *a, REAL *room, int64_t *u
     return k;
 }
 
-/* The block begins with query number `first` of head h of sample b: loads and transposes q, in units of ln 2. */
+/* The block begins with query `first` of head h of sample b: loads and transposes q, in units of ln 2. */
 static void block_begin(attention_block *k, int64_t b, int64_t h, int64_t first)
 {
     const tern__attention *a = k->a;
@@ -355,8 +354,8 @@ static void kept_load(attention_block *k)
 
 static const REAL numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* The scores of a key in a vector of queries at `at`, with its mask: from the first lane on that many are hidden
- * from queries before the key. */
+/* The scores of a key in a vector of queries at `at`, with its mask; the first `hidden` queries come before
+ * the key. */
 TERN__INLINE VECTOR masked_score(const REAL *at, const REAL *bias, bool is_row, int64_t hidden)
 {
     VECTOR s = vector_load(at);
@@ -559,6 +558,7 @@ typedef struct head_gradients {
     REAL *q, *dy, *dq;             /* the block's rows */
     REAL *dy_turned, *slopes;      /* dy^T (D_v, QUERIES); dp, then ds (KEYS, QUERIES) */
     REAL *lse, *delta;             /* of each query */
+    bool wants_dq, wants_dk, wants_dv;
 } head_gradients;
 
 static head_gradients back_of(const tern__attention *a, REAL *room, int64_t *used)
@@ -663,11 +663,10 @@ static void dmask_add(const attention_block *k, const head_gradients *g)
 /* Adds what the block of queries and the block of keys give to each other's gradients. */
 static void back_add(const attention_block *k, const head_gradients *g)
 {
-    const tern__call *call = k->a->call;
     int64_t depth = padded_columns(k->a->n.depth), width = padded_columns(k->a->n.width),
             first = k->from * WIDTH;
     product p = {.rows = k->keys, .depth = k->count - first, .a_row = QUERIES, .a_step = 1, .add = true};
-    if (call->out[2]) {
+    if (g->wants_dv) {
         p.a = k->scores + first;
         p.b = g->dy + first * width;
         p.c = g->dv + k->key * width;
@@ -677,13 +676,13 @@ static void back_add(const attention_block *k, const head_gradients *g)
     }
     p.b_step = p.c_step = depth;
     p.vectors = depth / WIDTH;
-    if (call->out[1]) {
+    if (g->wants_dk) {
         p.a = g->slopes + first;
         p.b = g->q + first * depth;
         p.c = g->dk + k->key * depth;
         attention_multiply(&p);
     }
-    if (call->out[0]) {
+    if (g->wants_dq) {
         product to = {.a = g->slopes + first,
                       .b = g->keys + k->key * depth,
                       .c = g->dq + first * depth,
@@ -697,16 +696,17 @@ static void back_add(const attention_block *k, const head_gradients *g)
                       .add = true};
         attention_multiply(&to);
     }
-    if (k->a->dmask) dmask_add(k, g);
 }
 
-/* A block of queries with all keys. */
-static void back_block(attention_block *k, const head_gradients *g)
+/* A block of queries with the share's keys. */
+static void back_block(attention_block *k, const head_gradients *g, const tern__attention_share *s)
 {
     const tern__attention *a = k->a;
-    int64_t end = block_keys(k), depth = padded_columns(a->n.depth), width = padded_columns(a->n.width);
+    int64_t depth = padded_columns(a->n.depth), width = padded_columns(a->n.width);
+    int64_t end = TERN__MIN(s->last_key, block_keys(k));
+    if (end <= s->first_key && !s->queries) return;
     back_begin(k, g);
-    for (int64_t key = 0; key < end; key += KEYS) {
+    for (int64_t key = s->first_key; key < end; key += KEYS) {
         block_scores(k, g->keys + key * depth, depth, key, TERN__MIN(KEYS, end - key));
         int64_t column = k->from * WIDTH;
         product p = {.a = g->values + key * width,
@@ -722,34 +722,40 @@ static void back_block(attention_block *k, const head_gradients *g)
         attention_multiply(&p);
         find_slopes(k, g);
         back_add(k, g);
+        if (a->dmask && s->queries) dmask_add(k, g);
     }
-    if (!a->call->out[0]) return;
+    if (!g->wants_dq) return;
     head_rows dq = rows_of(a->call->out[0], k->b, k->h);
     rows_store(&dq, k->first, k->count, g->dq, (REAL)a->attr->scale, a->call->add[0]);
 }
 
-static void attention_backward(const tern__attention *a, int64_t head, void *memory)
+static void attention_backward(const tern__attention *a, const tern__attention_share *s, void *memory)
 {
     const tern__attention_shape *n = &a->n;
     const tern__call *call = a->call;
-    int64_t used = 0, b = head / n->key_heads, key_head = head % n->key_heads,
-            group = n->heads / n->key_heads;
+    int64_t used = 0, group = n->heads / n->key_heads, count = s->last_key - s->first_key;
+    int64_t depth = padded_columns(n->depth), width = padded_columns(n->width);
     attention_block k = block_of(a, memory, &used);
     head_gradients g = back_of(a, memory, &used);
-    head_rows keys = rows_of(a->k, b, key_head), values = rows_of(a->v, b, key_head);
-    rows_load(g.keys, &keys, 0, n->keys, 1);
-    rows_load(g.values, &values, 0, n->keys, 1);
-    memset(g.dk, 0, (size_t)(n->keys * padded_columns(n->depth)) * sizeof(REAL));
-    memset(g.dv, 0, (size_t)(n->keys * padded_columns(n->width)) * sizeof(REAL));
-    for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
-        for (int64_t first = 0; first < n->queries; first += QUERIES) {
-            block_begin(&k, b, h, first);
-            back_block(&k, &g);
+    g.wants_dq = s->queries && call->out[0];
+    g.wants_dk = s->keys && call->out[1];
+    g.wants_dv = s->keys && call->out[2];
+    head_rows keys = rows_of(a->k, s->b, s->key_head), values = rows_of(a->v, s->b, s->key_head);
+    rows_load(g.keys + s->first_key * depth, &keys, s->first_key, count, 1);
+    rows_load(g.values + s->first_key * width, &values, s->first_key, count, 1);
+    REAL *dk = g.dk + s->first_key * depth, *dv = g.dv + s->first_key * width;
+    memset(dk, 0, (size_t)(count * depth) * sizeof(REAL));
+    memset(dv, 0, (size_t)(count * width) * sizeof(REAL));
+    for (int64_t h = s->first_head; h < s->last_head; h++)
+        for (int64_t first = s->first_query; first < s->last_query; first += QUERIES) {
+            block_begin(&k, s->b, s->key_head * group + h, first);
+            back_block(&k, &g, s);
         }
     for (int i = 1; i <= 2; i++) {
-        if (!call->out[i]) continue;
-        head_rows to = rows_of(call->out[i], b, key_head);
-        rows_store(&to, 0, n->keys, i == 1 ? g.dk : g.dv, i == 1 ? (REAL)a->attr->scale : 1, call->add[i]);
+        if (!s->keys || !call->out[i]) continue;
+        head_rows to = rows_of(call->out[i], s->b, s->key_head);
+        rows_store(&to, s->first_key, count, i == 1 ? dk : dv, i == 1 ? (REAL)a->attr->scale : 1,
+                   call->add[i]);
     }
 }
 

@@ -1,4 +1,4 @@
-/* attention_tiles.h - the vector loops of attention (attention.c): what one thread computes without others. */
+/* attention_tiles.h - the vector loops of attention (attention.c): what one thread computes on its own. */
 #ifndef TERN_SRC_KERNELS_CPU_ATTENTION_TILES_H
 #define TERN_SRC_KERNELS_CPU_ATTENTION_TILES_H
 
@@ -7,7 +7,7 @@
 
 /* Queries that are taken at a time, and keys. */
 #define TERN__ATTENTION_QUERIES 96
-#define TERN__ATTENTION_KEYS    64
+#define TERN__ATTENTION_KEYS    128
 
 typedef struct tern__attention {
     const tern__call *call;
@@ -15,17 +15,26 @@ typedef struct tern__attention {
     const tern__view *q, *k, *v, *mask;
     tern__attention_shape n;
     int64_t blocks; /* of queries in a head */
-    void *dmask;    /* sums of the mask's gradient, one for each of its elements; NULL: not wanted */
+    const struct tern__attention_fns *fns;
+    void *dmask; /* sums of the mask's gradient, one for each of its elements; NULL: not wanted */
 } tern__attention;
+
+/* A part of backward: queries and keys of a head of k and v, in whole blocks, and which gradients it gives. */
+typedef struct tern__attention_share {
+    int64_t b, key_head;
+    int64_t first_head, last_head; /* heads of q, from the first of the group on */
+    int64_t first_query, last_query, first_key, last_key;
+    bool queries; /* dq and the mask's; all keys take part    */
+    bool keys;    /* dk and dv; all queries of all heads take part */
+} tern__attention_share;
 
 /* Scratch memory is of the type in which is computed: f64, or f32 for all others. */
 typedef struct tern__attention_fns {
     /* The result for a block of queries, number (b H + h) blocks + block. */
     int64_t (*forward_room)(const tern__attention *a); /* numbers of scratch memory */
     void (*forward)(const tern__attention *a, int64_t block, void *room);
-    /* All gradients of a head of k and v, number b H_k + h. */
     int64_t (*backward_room)(const tern__attention *a);
-    void (*backward)(const tern__attention *a, int64_t head, void *room);
+    void (*backward)(const tern__attention *a, const tern__attention_share *share, void *room);
 } tern__attention_fns;
 
 TERN__DECLARE_WIDTHS(tern__attention_fns, tern__attention_f32);
