@@ -47,14 +47,6 @@ int tern__shm_progress(tern__shm *shm, tern_error *err)
     return tern__progress_hooks_run(shm->hooks, err);
 }
 
-int tern__progress_hooks_run(tern__progress_hook *list, tern_error *err)
-{
-    int status = TERN_OK;
-    for (tern__progress_hook *hook = list; hook && !status; hook = hook->next)
-        status = hook->progress(hook, err);
-    return status;
-}
-
 void tern__progress_hook_add(tern__progress_hook **list, tern__progress_hook *hook)
 {
     hook->next = *list;

@@ -115,8 +115,14 @@ typedef struct tern__shm_group {
 /* Advances everything that ranks of this host wait in, in all groups of the family. With nothing there it
  * notices no failure. */
 int tern__shm_progress(tern__shm *shm, tern_error *err);
-/* A list of hooks. Running it ends at the first error. */
-int tern__progress_hooks_run(tern__progress_hook *list, tern_error *err);
+/* Runs a list of hooks; ends at the first error. */
+static inline int tern__progress_hooks_run(tern__progress_hook *list, tern_error *err)
+{
+    int status = TERN_OK;
+    for (tern__progress_hook *hook = list; hook && !status; hook = hook->next)
+        status = hook->progress(hook, err);
+    return status;
+}
 void tern__progress_hook_add(tern__progress_hook **list, tern__progress_hook *hook);
 void tern__progress_hook_remove(tern__progress_hook **list, tern__progress_hook *hook);
 
