@@ -55,6 +55,7 @@ tern_reduce_op op_of(const c10d::ReduceOp &op)
 /* Combines two tensors of one rank. */
 void combine(Tensor &into, const Tensor &other, const c10d::ReduceOp &op)
 {
+    at::NoGradGuard no_grad;
     switch (op.op_) {
     case c10d::ReduceOp::SUM: into.add_(other); break;
     case c10d::ReduceOp::PRODUCT: into.mul_(other); break;
@@ -118,12 +119,17 @@ void check_tensors(const Fail &fail, const std::vector<Tensor> &tensors)
     }
 }
 
+void check_type(const Fail &fail, const Tensor &tensor, const Tensor &like, size_t index)
+{
+    if (tensor.scalar_type() != like.scalar_type())
+        fail(c10::str("invalid tensor type at index ", index, " (expected ", like.toString(), ", got ",
+                      tensor.toString(), ")"));
+}
+
 void check_same(const Fail &fail, const std::vector<Tensor> &tensors, const Tensor &like)
 {
     for (size_t i = 0; i < tensors.size(); i++) {
-        if (tensors[i].scalar_type() != like.scalar_type())
-            fail(c10::str("invalid tensor type at index ", i, " (expected ", like.toString(), ", got ",
-                          tensors[i].toString(), ")"));
+        check_type(fail, tensors[i], like, i);
         if (tensors[i].sizes() != like.sizes())
             fail(c10::str("invalid tensor size at index ", i, " (expected ", like.sizes(), ", got ",
                           tensors[i].sizes(), ")"));
@@ -140,6 +146,12 @@ void check_single(const Fail &fail, size_t count, const char *what)
     if (count != 1) fail(c10::str("requires a single-element ", what, " list"));
 }
 
+void check_list(const Fail &fail, size_t count, const char *what, int size)
+{
+    if (count != 1)
+        fail(c10::str("requires a single-element ", what, " list containing a list with ", size, " tensors."));
+}
+
 Tensor &single_tensor(const Fail &fail, std::vector<Tensor> &tensors)
 {
     check_single(fail, tensors.size(), "tensor");
@@ -149,6 +161,16 @@ Tensor &single_tensor(const Fail &fail, std::vector<Tensor> &tensors)
 } // namespace
 
 /* ---- a call ---- */
+
+/* A function that another thread may run, where tensors of inference mode can only be changed in that mode. */
+template <class Function> std::function<void()> in_callers_mode(Function function)
+{
+    return [function = std::move(function), is_inference = c10::InferenceMode::is_enabled()]() mutable {
+        c10::InferenceMode mode(is_inference);
+        at::NoGradGuard no_grad;
+        function();
+    };
+}
 
 /* What a c10d call becomes, until its work is started. */
 struct TernBackend::Call {
@@ -197,18 +219,17 @@ TernBackend::WorkRef TernBackend::run(Call &&call, Group::Start start)
     work->keep = std::move(call.keep);
     work->timeout = timeout_of(call.timeout);
     if (!call.copies.empty())
-        work->after = [copies = std::move(call.copies)] {
+        work->after = in_callers_mode([copies = std::move(call.copies)] {
             for (const auto &copy : copies) copy.first.copy_(copy.second);
-        };
-    sequence_++;
+        });
+    work->sequence = ++sequence_;
     group_->start(work, start, call.is_async);
     return work;
 }
 
 std::chrono::milliseconds TernBackend::timeout_of(std::chrono::milliseconds asked) const
 {
-    if (asked == c10d::kUnsetTimeout || asked.count() <= 0) asked = timeout_;
-    return asked == opened_with_ ? c10d::kUnsetTimeout : asked;
+    return asked == c10d::kUnsetTimeout || asked.count() <= 0 ? timeout_ : asked;
 }
 
 /* ---- reductions ---- */
@@ -217,12 +238,10 @@ TernBackend::WorkRef TernBackend::allreduce(Tensors &tensors, const c10d::Allred
 {
     const Fail fail = fail_of("allreduce");
     if (tensors.empty()) fail("requires non-empty tensor list");
-    if (tensors.size() == 1 && tensors[0].layout() == at::kSparse) return allreduce_sparse_tensor(tensors[0], opts);
+    c10d::assertLayoutMatch(fail, tensors);
+    c10d::assertTypeAndSizesMatch(fail, tensors);
+    if (tensors[0].layout() == at::kSparse) return allreduce_sparse_tensors(tensors, opts);
     check_tensors(fail, tensors);
-    for (const Tensor &tensor : tensors) {
-        if (tensor.scalar_type() != tensors[0].scalar_type()) fail("tensors must all have the same type");
-        if (tensor.numel() != tensors[0].numel()) fail("tensors must all have the same size");
-    }
     const tern_reduce_op op = op_of(opts.reduceOp);
     Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
     const Buffer buffer = call.out(tensors[0], true);
@@ -247,9 +266,11 @@ TernBackend::WorkRef TernBackend::allreduce_coalesced(Tensors &tensors,
 {
     const Fail fail = fail_of("allreduce_coalesced");
     if (tensors.empty()) fail("requires non-empty tensor list");
-    check_tensors(fail, tensors);
+    c10d::assertLayoutMatch(fail, tensors);
     for (const Tensor &tensor : tensors)
         if (tensor.scalar_type() != tensors[0].scalar_type()) fail("tensors must all have the same type");
+    if (tensors[0].layout() != at::kStrided) fail("unsupported layout");
+    check_tensors(fail, tensors);
     const tern_reduce_op op = op_of(opts.reduceOp);
     Call call{OpType::ALLREDUCE_COALESCED, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
     std::vector<tern_span> spans;
@@ -266,13 +287,16 @@ TernBackend::WorkRef TernBackend::allreduce_coalesced(Tensors &tensors,
 
 /* Adds sparse tensors, as gloo's back end does: all ranks get all indices and values, and add them up. The numbers
  * of values differ between the ranks. */
-TernBackend::WorkRef TernBackend::allreduce_sparse_tensor(Tensor &tensor, const c10d::AllreduceOptions &opts)
+TernBackend::WorkRef TernBackend::allreduce_sparse_tensors(Tensors &tensors, const c10d::AllreduceOptions &opts)
 {
     const Fail fail = fail_of("allreduce");
     if (opts.reduceOp.op_ != c10d::ReduceOp::SUM)
         fail("unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
-    if (!tensor.device().is_cpu()) fail(c10::str("unsupported device type ", tensor.device().type()));
-    const Tensor own = tensor.coalesce();
+    if (!tensors[0].device().is_cpu()) fail(c10::str("unsupported device type ", tensors[0].device().type()));
+    at::NoGradGuard no_grad;
+    Tensor own = tensors[0];
+    for (size_t i = 1; i < tensors.size(); i++) own = own + tensors[i];
+    own = own.coalesce();
     const Tensor indices = own.indices().contiguous(), values = own.values().contiguous();
     const int64_t dims = own.sparse_dim();
     const size_t world = getSize();
@@ -298,18 +322,18 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensor(Tensor &tensor, const 
         tern_all_gather_v(group, own_index.data, own_index.count, index_spans.data(), own_index.dtype, why);
     });
     if (err.code) throw_error(err);
-    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, {tensor}, {tensor}};
+    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
     call.keep = {own_value.tensor};
     call.keep.insert(call.keep.end(), all_values.begin(), all_values.end());
     const auto sizes = own.sizes().vec();
     auto work = c10::make_intrusive<TernWork>(group_, getRank(), call.type, call.title, call.inputs, call.outputs);
     work->keep = std::move(call.keep);
     work->timeout = timeout_of(call.timeout);
-    work->after = [tensor, all_indices, all_values, sizes]() mutable {
+    work->after = in_callers_mode([tensors, all_indices, all_values, sizes] {
         Tensor sum = at::sparse_coo_tensor(at::cat(all_indices, 1), at::cat(all_values, 0), sizes).coalesce();
-        tensor.copy_(sum);
-    };
-    sequence_++;
+        for (const Tensor &tensor : tensors) tensor.copy_(sum);
+    });
+    work->sequence = ++sequence_;
     group_->start(
         work,
         [&](tern_group *group, tern_error *why) {
@@ -430,10 +454,8 @@ TernBackend::WorkRef TernBackend::allgather(std::vector<Tensors> &outputs, Tenso
                       outputs[0].size(), ")"));
     check_tensors(fail, inputs);
     check_tensors(fail, outputs[0]);
-    for (size_t i = 0; i < outputs[0].size(); i++)
-        if (outputs[0][i].scalar_type() != inputs[0].scalar_type())
-            fail(c10::str("invalid tensor type at index ", i, " (expected ", inputs[0].toString(), ", got ",
-                          outputs[0][i].toString(), ")"));
+    for (size_t i = 0; i < outputs[0].size(); i++) check_type(fail, outputs[0][i], inputs[0], i);
+    if (outputs[0][getRank()].numel() != inputs[0].numel()) check_same(fail, outputs[0], inputs[0]);
     Call call{OpType::ALLGATHER, "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs[0]};
     Buffer in = call.in(inputs[0]);
     std::vector<tern_span> spans;
@@ -477,11 +499,12 @@ TernBackend::WorkRef TernBackend::allgather_coalesced(std::vector<Tensors> &outp
     for (size_t rank = 0; rank < outputs.size(); rank++) {
         if (outputs[rank].size() != inputs.size())
             fail(c10::str("invalid output size: (expected length ", inputs.size(), ", got ", outputs[rank].size(), ")"));
-        for (size_t i = 0; i < inputs.size(); i++)
-            if (outputs[rank][i].sizes() != inputs[i].sizes() ||
-                outputs[rank][i].scalar_type() != inputs[i].scalar_type())
+        for (size_t i = 0; i < inputs.size(); i++) {
+            if (outputs[rank][i].sizes() != inputs[i].sizes())
                 fail(c10::str("invalid size of output tensor at index ", i, " (expected length ",
                               inputs[i].sizes(), ", got ", outputs[rank][i].sizes(), ")"));
+            check_type(fail, outputs[rank][i], inputs[i], i);
+        }
     }
     Tensors flat, results;
     for (const Tensor &input : inputs) {
@@ -506,7 +529,7 @@ TernBackend::WorkRef TernBackend::gather(std::vector<Tensors> &outputs, Tensors 
     check_tensors(fail, inputs);
     const int root = opts.rootRank;
     if (getRank() == root) {
-        check_single(fail, outputs.size(), "output tensor");
+        check_list(fail, outputs.size(), "output", getSize());
         if (static_cast<int>(outputs[0].size()) != getSize())
             fail(c10::str("Incorrect output list size ", outputs[0].size(), ". Output list size should be ",
                           getSize(), ", same as size of the process group."));
@@ -534,7 +557,7 @@ TernBackend::WorkRef TernBackend::scatter(Tensors &outputs, std::vector<Tensors>
     Call call{OpType::SCATTER, "tern:scatter", is_async(opts, 0), opts.timeout, {}, outputs};
     Buffer in = {};
     if (getRank() == root) {
-        check_single(fail, inputs.size(), "input tensor");
+        check_list(fail, inputs.size(), "input", getSize());
         if (static_cast<int>(inputs[0].size()) != getSize())
             fail(c10::str("Incorrect input list size ", inputs[0].size(), ". Input list size should be ", getSize(),
                           ", same as size of the process group."));
@@ -736,7 +759,7 @@ std::string missing_ranks(const std::string &text, bool *is_one)
 }
 } // namespace
 
-/* PyTorch's words come first: programs look for them. */
+/* PyTorch's words come first: programs look for them. For all ranks they are a list, even of one. */
 void TernBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks)
 {
     const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;
@@ -751,6 +774,9 @@ void TernBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_a
     }
     bool is_one;
     const std::string missing = missing_ranks(err.text, &is_one);
+    if (getRank() == 0 && wait_all_ranks)
+        TORCH_TERN_THROW(c10::str("[Rank 0]: Ranks ", missing, " failed to pass monitoredBarrier in ",
+                                  timeout.count(), " ms; tern: ", err.text));
     if (getRank() == 0)
         TORCH_TERN_THROW(c10::str("Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms: ",
                                   is_one ? "Rank " : "Ranks ", missing, " failed to pass monitoredBarrier in ",
@@ -763,7 +789,7 @@ void TernBackend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_a
 
 TernBackend::TernBackend(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                          std::chrono::milliseconds timeout)
-    : Base(rank, size), group_(Group::open(store, rank, size, timeout)), opened_with_(timeout), timeout_(timeout)
+    : Base(rank, size), group_(Group::open(store, rank, size, timeout)), timeout_(timeout)
 {
     init();
 }
@@ -841,8 +867,15 @@ c10::intrusive_ptr<Base> TernBackend::split(const c10::intrusive_ptr<c10d::Store
 {
     const auto own = std::find(ranks.begin(), ranks.end(), getRank());
     if (own == ranks.end()) return nullptr;
-    return c10::make_intrusive<TernBackend>(store, static_cast<int>(own - ranks.begin()),
+    return c10::make_intrusive<TernBackend>(store_clone(store, 0), static_cast<int>(own - ranks.begin()),
                                             static_cast<int>(ranks.size()), opts ? opts->timeout : timeout_);
+}
+
+c10::intrusive_ptr<Base> TernBackend::merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                            const c10::intrusive_ptr<Options> &opts, const int &rank,
+                                            const int &size)
+{
+    return c10::make_intrusive<TernBackend>(store, rank, size, opts ? opts->timeout : timeout_);
 }
 #endif
 

@@ -62,18 +62,21 @@ class TernBackend : public Base
     bool supportsSplitting() const override;
     c10::intrusive_ptr<Base> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                    const c10::intrusive_ptr<Options> &opts) override;
+    /* Without `override`, since 2.7 does not have it. */
+    c10::intrusive_ptr<Base> merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                   const c10::intrusive_ptr<Options> &opts, const int &rank, const int &size);
 #endif
 
   private:
     struct Call;
     WorkRef run(Call &&call, Group::Start start);
-    WorkRef allreduce_sparse_tensor(at::Tensor &tensor, const c10d::AllreduceOptions &opts);
+    WorkRef allreduce_sparse_tensors(Tensors &tensors, const c10d::AllreduceOptions &opts);
     WorkRef reduce_scatter_flat(Call &&call, at::Tensor &output, const at::Tensor &input,
                                 const c10d::ReduceOp &op);
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
 
     std::shared_ptr<Group> group_;
-    std::chrono::milliseconds opened_with_, timeout_;
+    std::chrono::milliseconds timeout_;
     std::atomic<uint64_t> sequence_{0};
 };
 } // namespace torch_tern

@@ -41,6 +41,16 @@ template <class Options> bool is_async(const Options &, long)
     return true;
 }
 
+/* A connection of one's own, since a wait on a store keeps its other users out. Old stores cannot be copied. */
+template <class Store> auto store_clone(const c10::intrusive_ptr<Store> &store, int) -> decltype(store->clone())
+{
+    return store->clone();
+}
+template <class Store> c10::intrusive_ptr<Store> store_clone(const c10::intrusive_ptr<Store> &store, long)
+{
+    return store;
+}
+
 /* The factor of PREMUL_SUM. */
 inline double factor_of(const c10d::ReduceOp &op)
 {

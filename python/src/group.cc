@@ -85,6 +85,7 @@ std::shared_ptr<Group> Group::open(const c10::intrusive_ptr<c10d::Store> &store,
     opts.world = size;
     opts.local_world = 0; /* the launcher's numbers are those of all its processes, not of this group's */
     opts.timeout_s = opts.connect_timeout_s = seconds_of(timeout);
+    group->timeout_ = timeout;
     group->group_ = tern_group_open(&opts, &err);
     if (!group->group_) throw_error(err);
     group->lock_.watch(group->group_);
@@ -197,7 +198,7 @@ void Group::start(const WorkPtr &work, Start start, bool is_async)
         TORCH_CHECK(group_ && !closes_, "tern: the process group was destroyed");
         work->work_ = start(group_, &err);
         if (!work->work_) throw_error(err);
-        if (work->timeout != c10d::kUnsetTimeout && work->timeout.count() > 0)
+        if (work->timeout != timeout_ && work->timeout.count() > 0)
             tern_work_timeout_set(work->work_, seconds_of(work->timeout), &err);
         is_over = finish_if_over(work, tern_work_test(work->work_, &err), err);
         if (!is_over) pending_.push_back(work);
@@ -415,7 +416,6 @@ void TernWork::settle()
 {
     if (!failure_ && after) {
         try {
-            at::NoGradGuard no_grad;
             after();
         } catch (...) {
             failure_ = std::current_exception();
@@ -467,7 +467,8 @@ void TernWork::synchronize()
 
 int TernWork::sourceRank() const
 {
-    return source_;
+    const bool is_received = opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE;
+    return is_received ? source_ : Work::sourceRank(); /* which refuses */
 }
 
 std::vector<at::Tensor> TernWork::result()
@@ -480,6 +481,16 @@ std::vector<at::Tensor> TernWork::result()
 void TernWork::abort()
 {
     group_->abort("a work was aborted");
+}
+
+uint64_t TernWork::getSequencenumber() const
+{
+    return sequence;
+}
+
+std::chrono::milliseconds TernWork::getTimeout() const
+{
+    return timeout;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TernWork::getFuture()

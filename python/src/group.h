@@ -90,6 +90,7 @@ class Group : public std::enable_shared_from_this<Group>
     void close_held();
 
     const int pid_ = getpid(); /* a forked child has neither the thread nor the peers */
+    std::chrono::milliseconds timeout_ = c10d::kUnsetTimeout; /* of works that have none of their own */
     FamilyLock lock_;
     tern_group *group_ = nullptr;
     std::deque<WorkPtr> pending_;      /* started, and not done; the family's holder uses it */
@@ -121,11 +122,15 @@ class TernWork : public c10d::Work
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     void abort() override;
+    /* Without `override`, since old versions do not have them. */
+    uint64_t getSequencenumber() const;
+    std::chrono::milliseconds getTimeout() const;
 
     /* For who starts the work: tensors that must live until it is done, and what is to be done then. */
     std::vector<at::Tensor> keep;
     std::function<void()> after;
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    uint64_t sequence = 0; /* the number of the call in its group */
 
   private:
     friend class Group;

@@ -6,6 +6,7 @@ import datetime
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -73,6 +74,12 @@ def run(world, function, *args, meets=True, killed=(), environments=None, **how)
     if faults:
         raise AssertionError("\n".join(faults))
     return results
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def elapsed(call):

@@ -81,6 +81,18 @@ def late_for_barrier(rank):
     return took < 2 or rank
 
 
+def all_late_for_barrier(rank):
+    """Rank 0 says in gloo's words who is late, on a group of one late rank and on one of two."""
+    groups = [dist.new_group(members, backend=backend) for members in ([0, 1], [0, 1, 2]) for backend in ("gloo", "tern")]
+    if rank:
+        time.sleep(2.5)
+        return True
+    texts = [str(ranks.elapsed(lambda: dist.monitored_barrier(group, timedelta(seconds=0.5), wait_all_ranks=True))[1]) for group in groups]
+    for gloo, tern in (texts[:2], texts[2:]):
+        assert gloo.splitlines()[0] in tern, (gloo, tern)
+    return True
+
+
 def skewed(rank):
     """Long waits for each other in different calls that are no deadlock: other threads go on."""
     got = torch.zeros(5)
@@ -150,26 +162,22 @@ class Faults(unittest.TestCase):
     def test_late_for_a_monitored_barrier(self):
         self.assertTrue(all(ranks.run(2, late_for_barrier)))
 
+    @unittest.skipUnless(ranks.IS_NEWEST, "PyTorch 1.13 has no barrier that names ranks but gloo's")
+    def test_all_late_for_a_monitored_barrier(self):
+        self.assertEqual(ranks.run(3, all_late_for_barrier), [True] * 3)
+
     def test_skewed(self):
         self.assertEqual(ranks.run(2, skewed), [True, True])
 
     def test_stores(self):
         for kind in ("file", "tcp", "prefix"):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory() as folder:
-                self.assertEqual(ranks.run(2, on_store, kind, folder, free_port(), meets=False), [True, True])
+                self.assertEqual(ranks.run(2, on_store, kind, folder, ranks.free_port(), meets=False), [True, True])
 
     @unittest.skipUnless(os.path.exists(os.path.join(extension.BUILD, "tern_gloo.so")), "tern's plug-in for gloo was not built")
     def test_over_hosts(self):
         environments = [{"TERN_HOST_ID": f"host{rank // 2}", "TERN_SECRET": "5e" * 32} for rank in range(4)]
         self.assertEqual(ranks.run(4, over_hosts, environments=environments), [True] * 4)
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 if __name__ == "__main__":

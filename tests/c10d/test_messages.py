@@ -126,6 +126,75 @@ def futures(rank):
     return True
 
 
+def inference(rank):
+    """Results are copied into tensors of inference mode, whichever thread ends the work."""
+    world = dist.get_world_size()
+    with torch.inference_mode():
+        for _ in range(10):
+            outs = [torch.empty(3) for _ in range(world)] if rank == 0 else None
+            strided = torch.full((4, 6), rank + 1.0)[:, ::2]
+            sparse = torch.sparse_coo_tensor([[rank]], [1.0], (world,))
+            works = [dist.gather(torch.full((3,), float(rank)), outs, 0, async_op=True)]
+            works += [dist.all_reduce(tensor, async_op=True) for tensor in (strided, sparse)]
+            time.sleep(0.01)  # a thread of the group ends them
+            for work in works:
+                work.wait()
+            assert strided.eq(world * (world + 1) / 2).all() and sparse.to_dense().eq(1).all()
+            assert outs is None or all(out.eq(other).all() for other, out in enumerate(outs))
+    return True
+
+
+def told(rank):
+    """What a work tells about itself is what one of gloo tells."""
+    facts = []
+    for group in (dist.new_group(backend="gloo", timeout=timedelta(seconds=60)), dist.group.WORLD):
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=7)
+        works = [dist.all_reduce(torch.ones(3), group=group, async_op=True), group.allreduce([torch.ones(3)], options)]
+        works += [dist.barrier(group=group, async_op=True), dist.isend(torch.ones(2), 1 - rank, group)]
+        works.append(dist.irecv(torch.ones(2), 1 - rank, group))
+        for work in works:
+            work.wait()
+        first = works[0]._get_sequence_number()
+        facts.append([(work._get_sequence_number() - first, work.timeout) for work in works[:3]])
+        facts[-1] += [str(ranks.elapsed(work.source_rank)[1]).splitlines()[0] for work in works[:3]]
+        facts[-1].append(works[4].source_rank())
+    assert facts[0] == facts[1], facts
+    return True
+
+
+def split_beside_store(rank, port):
+    """While a rank waits for the others in a split, its other threads use the store."""
+    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+    dist.init_process_group("tern", store=store, rank=rank, world_size=2)
+    splits = lambda: dist.all_reduce(torch.ones(3), group=dist.split_group(split_ranks=[[0, 1]]))
+    if rank == 1:
+        time.sleep(1.5)
+        splits()
+        return True
+    thread = threading.Thread(target=splits)
+    thread.start()
+    time.sleep(0.5)
+    took, why = ranks.elapsed(lambda: store.set("key", "value"))
+    thread.join()
+    assert why is None and took < 0.5, (why, took)
+    return True
+
+
+def merged(rank):
+    """Two groups of one rank each become one of two."""
+    results = []
+    for backend in ("gloo", "tern"):
+        own = dist.new_group([rank], backend=backend, use_local_synchronization=True)
+        store = dist.PrefixStore(backend, dist.distributed_c10d._get_default_store())
+        group = own.merge_remote_group(store, 2, timedelta(seconds=20), "merged" + backend)
+        tensor = torch.full((3,), rank + 1.0)
+        group.allreduce([tensor]).wait()
+        results.append((group.size(), tensor.tolist()))
+    assert results[0] == results[1] and results[1][1] == [3, 3, 3], results
+    return True
+
+
 def nested_futures(rank):
     """A callback waits for the future of a collective, whose callback waits for another one's, as PowerSGD's do."""
     world = dist.get_world_size()
@@ -306,6 +375,21 @@ class Messages(unittest.TestCase):
 
     def test_futures(self):
         self.check(futures, (2, 3))
+
+    def test_inference(self):
+        self.check(inference, (2, 3))
+
+    @unittest.skipUnless(ranks.IS_NEWEST, "works of PyTorch 1.13 tell less")
+    def test_told(self):
+        self.check(told)
+
+    @unittest.skipUnless(hasattr(dist, "split_group"), "this PyTorch splits no groups")
+    def test_split_beside_store(self):
+        self.check(split_beside_store, (2,), ranks.free_port(), meets=False)
+
+    @unittest.skipUnless(hasattr(dist.ProcessGroup, "merge_remote_group"), "this PyTorch merges no groups")
+    def test_merge(self):
+        self.check(merged)
 
     def test_nested_futures(self):
         self.check(nested_futures, (2, 3))
