@@ -1,7 +1,7 @@
 /* attention.c - scaled dot product attention on several threads. Forward, each takes blocks of queries. The
  * gradients of k and v are sums over all queries, so backward each takes whole heads of k and v; if there are
- * fewer heads than threads, first blocks of queries for dq, then blocks of keys for dk and dv, with the scores
- * computed twice. attention_loops.h has the algorithm. Who takes what changes no bit. */
+ * fewer heads than threads, first blocks of queries for dq, then blocks of keys for dk and dv, with the
+ * scores computed twice. attention_loops.h has the algorithm. Who takes what changes no bit. */
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/reduce.h"
@@ -150,8 +150,8 @@ static int dmask_end(const tern__attention *a)
     return tern__cpu_pointwise(&copy);
 }
 
-/* Whether several heads, or blocks of queries, add to one element of the mask's gradient: then one thread takes
- * all. */
+/* Whether several heads, or blocks of queries, add to one element of the mask's gradient: then one thread
+ * takes all. */
 static bool dmask_is_shared(const tern__attention *a)
 {
     const tern__view *dmask = a->call->out[3];

@@ -13,10 +13,10 @@
  * a larger score, what was summed before is multiplied by decay = exp(old maximum - new maximum). Scores are
  * in units of ln 2, so that exponentials are powers of two.
  *
- * Backward copies k and v of a head into rows of REAL without gaps. It goes over the queries in blocks, and for
- * each over the keys in blocks: computes p and the scores' gradients again as (keys, queries), and adds to all
- * three gradients by products whose lanes are D and D_v. With queries outside, the sums in memory are those of
- * dk and dv, and dq is complete after one pass. */
+ * Backward copies k and v of a head into rows of REAL without gaps. It goes over the queries in blocks, and
+ * for each over the keys in blocks: it computes p and the scores' gradients again as (keys, queries), and
+ * adds to all three gradients by products whose lanes are D and D_v. With queries outside, the sums in memory
+ * are those of dk and dv, and dq is complete after one pass. */
 #ifndef TERN_SRC_KERNELS_CPU_ATTENTION_LOOPS_H
 #define TERN_SRC_KERNELS_CPU_ATTENTION_LOOPS_H
 

@@ -19,7 +19,7 @@ typedef struct tern__attention {
     void *dmask; /* sums of the mask's gradient, one for each of its elements; NULL: not wanted */
 } tern__attention;
 
-/* A part of backward: queries and keys of a head of k and v, in whole blocks, and which gradients it gives. */
+/* A part of backward: whole blocks of queries and keys of a head of k and v, and which gradients it gives. */
 typedef struct tern__attention_share {
     int64_t b, key_head;
     int64_t first_head, last_head; /* heads of q, from the first of the group on */
