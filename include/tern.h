@@ -18,6 +18,7 @@
 #include <tern/autograd.h>
 #include <tern/ops.h>
 #include <tern/pad.h>
+#include <tern/transformer.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
 #include <tern/function.h>

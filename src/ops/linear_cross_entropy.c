@@ -1,11 +1,12 @@
 /* linear_cross_entropy.c - the cross entropy of a linear layer's result, for layers with so many outputs
  * (words of a vocabulary) that their result must not be held as a whole.
  *
- * Rows are taken by chunks. A chunk's scores are made, and from them its losses and the scores' gradient, which
- * replaces the scores and at once becomes the chunk's part of the gradients of x, weight and bias. For a sum or
- * mean the loss's own gradient is one number, so this happens in the forward pass with 1 in its place (Hsu et
- * al. 2024, "Liger Kernel"), and backward multiplies by it: the scores are computed once. Losses that are not
- * reduced have gradients of their own, which only backward knows: there the scores are computed again.
+ * Rows are taken by chunks. A chunk's scores are made, and from them its losses and the scores' gradient,
+ * which replaces the scores and at once becomes the chunk's part of the gradients of x, weight and bias. For
+ * a sum or mean the loss's own gradient is one number, so this happens in the forward pass with 1 in its
+ * place (Hsu et al. 2024, "Liger Kernel"), and backward multiplies by it: the scores are computed once.
+ * Losses that are not reduced have gradients of their own, which only backward knows: there the scores are
+ * computed again.
  *
  * Scores, their gradients, losses, and sums over chunks are f32, or f64 if x is. How many rows a chunk has
  * depends on the shapes alone, so every result has the same bits on any number of threads. */
@@ -114,7 +115,8 @@ static void lce_close_buffers(buffers *b)
     tern__saved_drop(&b->sum);
 }
 
-/* One chunk: rows of the operands, of dx, and of the buffers. `halves` and dx are used only where they are. */
+/* One chunk: rows of the operands, of dx, and of the buffers. `halves` and dx are used only where they
+ * are. */
 typedef struct chunk {
     tern__view x, label, losses, dloss, scores, logp, halves, dx;
     bool is_first;
@@ -183,7 +185,8 @@ static bool lce_zero_gradients(tern_scope *scope, const chunked *c)
     return fine;
 }
 
-/* Goes over all rows: fills `losses` (N), and the gradients that are wanted if there is a `dloss`, () or (N). */
+/* Goes over all rows: fills `losses` (N), and the gradients that are wanted if there is a `dloss`, () or
+ * (N). */
 static bool lce_run(tern_scope *scope, const chunked *c, const tern__view *losses, const tern__view *dloss)
 {
     int64_t all = c->in[X]->shape[0], most = lce_chunk_rows(all, c->in[WEIGHT]->shape[0]);
@@ -335,7 +338,8 @@ static tern_tensor *lce_weights(tern_scope *scope, const operands *o, const tern
     return sum && tern__run(scope, &call) ? sum : NULL;
 }
 
-/* The sum of all losses, and their mean, which is NaN if the sum of the weights is 0, whatever smoothing adds. */
+/* The sum of all losses, and their mean, which is NaN if the sum of the weights is 0, whatever smoothing
+ * adds. */
 static bool lce_reduce(tern_scope *scope, const tern__view *losses, const tern__view *weights, bool mean,
                        const tern__view *loss)
 {

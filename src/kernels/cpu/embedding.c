@@ -1,6 +1,6 @@
-/* embedding.c - rows of a contiguous weight are copied in any dtype. Their gradients are added where they belong,
- * so a call costs what its rows cost, and the zeros: no copy of all rows is made. Every element is the sum of
- * its terms in the order of the index, so the number of threads does not matter. */
+/* embedding.c - rows of a contiguous weight are copied in any dtype. Their gradients are added where they
+ * belong, so a call costs what its rows cost, and the zeros: no copy of all rows is made. Every element is
+ * the sum of its terms in the order of the index, so the number of threads does not matter. */
 #include "kernels/embedding.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -37,8 +37,8 @@ int tern__cpu_embedding(const tern__call *call)
     return TERN_OK;
 }
 
-/* The gradient's operands are contiguous. Thread t of `threads` adds the columns column[0] .. column[1] - 1 of
- * the rows row[0] .. row[1] - 1. */
+/* The gradient's operands are contiguous. Thread t of `threads` adds the columns column[0] .. column[1] - 1
+ * of the rows row[0] .. row[1] - 1. */
 typedef struct part {
     int64_t row[2], column[2];
 } part;
@@ -90,8 +90,9 @@ TERN__SIMD static void embedding_add_f32(const tern__call *call, const part *p, 
     }
 }
 
-/* Numbers 0 .. count - 1 in the order of their rows; those of one row in the order of the index. A radix sort,
- * by eight bits of the row at a time, so that what has to be looked at are the indices and not all rows. */
+/* Numbers 0 .. count - 1 in the order of their rows; those of one row in the order of the index. A radix
+ * sort, by eight bits of the row at a time, so that what has to be looked at are the indices and not all
+ * rows. */
 static int64_t *embedding_order(const tern__call *call, int64_t count, int64_t rows)
 {
     int64_t *order = tern__loop_scratch(call, 2 * (size_t)TERN__MAX(count, 1) * sizeof(*order));
