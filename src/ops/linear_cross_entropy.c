@@ -5,8 +5,8 @@
  * which replaces the scores and at once becomes the chunk's part of the gradients of x, weight and bias. For
  * a sum or mean the loss's own gradient is one number, so this happens in the forward pass with 1 in its
  * place (Hsu et al. 2024, "Liger Kernel"), and backward multiplies by it: the scores are computed once. They
- * are computed again in backward for losses that are not reduced, each of which has a gradient of its own, and
- * in f16, where a gradient may be too small before a loss scale has multiplied it.
+ * are computed again in backward for losses that are not reduced, each of which has a gradient of its own,
+ * and in f16, where a gradient may be too small before a loss scale has multiplied it.
  *
  * Scores, their gradients, losses, and sums over chunks are f32, or f64 if x is. How many rows a chunk has
  * depends on the shapes alone, so every result has the same bits on any number of threads. */
