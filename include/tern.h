@@ -19,6 +19,7 @@
 #include <tern/ops.h>
 #include <tern/attention.h>
 #include <tern/pad.h>
+#include <tern/transformer.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
 #include <tern/function.h>

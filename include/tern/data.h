@@ -21,8 +21,8 @@ extern "C" {
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
 /* A dataset of your own: put this struct first in a struct of yours, and set to zero what you do not use, as
- * designated initialisers do. A sample is an array of `shape`, of f32 or of another `dtype`, such as the i64 or
- * i32 indices of a net that begins with an embedding; and a target: an i64 label, or a map of labels or
+ * designated initialisers do. A sample is an array of `shape`, of f32 or of another `dtype`, such as the i64
+ * or i32 indices of a net that begins with an embedding; and a target: an i64 label, or a map of labels or
  * values. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
@@ -59,9 +59,9 @@ struct tern_dataset {
 TERN_API void tern_dataset_free(tern_dataset *dataset);
 
 /* Makes a dataset whose sample i is x[i] with target y[i]. x is (n, ..) of any dtype; y is (n) i64 labels, or
- * (n, ..) maps of any dtype. Both must be kept or wrapped tensors; their memory is shared, not copied, and you may
- * free them before the dataset. E_INVALID: NULL; E_LIFETIME: a tensor of a scope or module; E_DTYPE; E_SHAPE:
- * different n, or dimensions; E_UNSUPPORTED: gaps. Yours: tern_dataset_free.
+ * (n, ..) maps of any dtype. Both must be kept or wrapped tensors; their memory is shared, not copied, and
+ * you may free them before the dataset. E_INVALID: NULL; E_LIFETIME: a tensor of a scope or module; E_DTYPE;
+ * E_SHAPE: different n, or dimensions; E_UNSUPPORTED: gaps. Yours: tern_dataset_free.
  * torch.utils.data.TensorDataset. */
 TERN_API tern_dataset *tern_tensor_dataset_new(const tern_tensor *x, const tern_tensor *y, tern_error *err);
 

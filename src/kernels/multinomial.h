@@ -1,9 +1,9 @@
 /* multinomial.h - the attributes of MULTINOMIAL, and its random numbers.
  *
- * With replacement, sample s of row n is the first category up to which the sum of the weights exceeds u times
- * the sum of all, u from block n count + s. Without, each category c of weight w gets the key log(u) / w, u from
- * block n C + c, and the largest keys are chosen, in order (Efraimidis and Spirakis 2006): that is drawing one
- * after the other. Sums are in double. */
+ * With replacement, sample s of row n is the first category up to which the sum of the weights exceeds u
+ * times the sum of all, u from block n count + s. Without, each category c of weight w gets the key log(u) /
+ * w, u from block n C + c, and the largest keys are chosen, in order (Efraimidis and Spirakis 2006): that is
+ * drawing one after the other. Sums are in double. */
 #ifndef TERN_SRC_KERNELS_MULTINOMIAL_H
 #define TERN_SRC_KERNELS_MULTINOMIAL_H
 

@@ -1,11 +1,12 @@
 /* linear_cross_entropy.c - the cross entropy of a linear layer's result, for layers with so many outputs
  * (words of a vocabulary) that their result must not be held as a whole.
  *
- * Rows are taken by chunks. A chunk's scores are made, and from them its losses and the scores' gradient, which
- * replaces the scores and at once becomes the chunk's part of the gradients of x, weight and bias. For a sum or
- * mean the loss's own gradient is one number, so this happens in the forward pass with 1 in its place (Hsu et
- * al. 2024, "Liger Kernel"), and backward multiplies by it: the scores are computed once. Losses that are not
- * reduced have gradients of their own, which only backward knows: there the scores are computed again.
+ * Rows are taken by chunks. A chunk's scores are made, and from them its losses and the scores' gradient,
+ * which replaces the scores and at once becomes the chunk's part of the gradients of x, weight and bias. For
+ * a sum or mean the loss's own gradient is one number, so this happens in the forward pass with 1 in its
+ * place (Hsu et al. 2024, "Liger Kernel"), and backward multiplies by it: the scores are computed once. They
+ * are computed again in backward for losses that are not reduced, each of which has a gradient of its own,
+ * and in f16, where a gradient may be too small before a loss scale has multiplied it.
  *
  * Scores, their gradients, losses, and sums over chunks are f32, or f64 if x is. How many rows a chunk has
  * depends on the shapes alone, so every result has the same bits on any number of threads. */
@@ -42,6 +43,12 @@ typedef struct record {
     tern__nll_attr attr;
     int64_t dtype;
 } record;
+
+/* Whether backward makes the scores again. f16 does not hold gradients that no loss scale has multiplied. */
+static bool lce_is_again(const chunked *c)
+{
+    return c->attr.each || c->in[X]->dtype == TERN_F16;
+}
 
 /* What all chunks use in turn. `halves`: the scores' gradient in x's 16-bit type. */
 typedef struct buffers {
@@ -114,7 +121,8 @@ static void lce_close_buffers(buffers *b)
     tern__saved_drop(&b->sum);
 }
 
-/* One chunk: rows of the operands, of dx, and of the buffers. `halves` and dx are used only where they are. */
+/* One chunk: rows of the operands, of dx, and of the buffers. `halves` and dx are used only where they
+ * are. */
 typedef struct chunk {
     tern__view x, label, losses, dloss, scores, logp, halves, dx;
     bool is_first;
@@ -183,7 +191,8 @@ static bool lce_zero_gradients(tern_scope *scope, const chunked *c)
     return fine;
 }
 
-/* Goes over all rows: fills `losses` (N), and the gradients that are wanted if there is a `dloss`, () or (N). */
+/* Goes over all rows: fills `losses` (N), and the gradients that are wanted if there is a `dloss`, () or
+ * (N). */
 static bool lce_run(tern_scope *scope, const chunked *c, const tern__view *losses, const tern__view *dloss)
 {
     int64_t all = c->in[X]->shape[0], most = lce_chunk_rows(all, c->in[WEIGHT]->shape[0]);
@@ -219,8 +228,8 @@ static int lce_gradient(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-/* Of losses that are not reduced: the chunks once more. */
-static int lce_each_gradient(tern_scope *scope, tern__node *node)
+/* The chunks once more, with the loss's own gradient. */
+static int lce_again_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     chunked c = {.attr = r->attr,
@@ -228,16 +237,18 @@ static int lce_each_gradient(tern_scope *scope, tern__node *node)
                  .classes = lce_saved(node, SAVED_CLASSES),
                  .weights = lce_saved(node, SAVED_WEIGHTS)};
     tern__saved made[INPUTS] = {0};
-    tern__view label = lce_flat(&node->saved[SAVED_LABEL].view), dloss = lce_flat(tern__dy(node));
+    tern__view label = lce_flat(&node->saved[SAVED_LABEL].view), like = label, dloss = *tern__dy(node);
     tern__view x = lce_matrix(&node->saved[X].view, label.shape[0]);
-    tern__saved losses = tern__temporary(scope, &dloss);
+    like.dtype = c.dtype;
+    tern__saved losses = tern__temporary(scope, &like);
+    if (c.attr.each) dloss = lce_flat(&dloss);
     c.in[X] = &x;
     c.in[WEIGHT] = &node->saved[WEIGHT].view;
     c.in[BIAS] = lce_saved(node, BIAS);
     c.label = &label;
     for (int i = 0; i < INPUTS && !scope->error.code; i++) {
         if (!(c.wants[i] = tern__wants(node, i))) continue;
-        tern__view like = lce_grad_like(&c, i);
+        like = lce_grad_like(&c, i);
         made[i] = tern__temporary(scope, &like);
         c.grad[i] = made[i].view;
     }
@@ -335,7 +346,8 @@ static tern_tensor *lce_weights(tern_scope *scope, const operands *o, const tern
     return sum && tern__run(scope, &call) ? sum : NULL;
 }
 
-/* The sum of all losses, and their mean, which is NaN if the sum of the weights is 0, whatever smoothing adds. */
+/* The sum of all losses, and their mean, which is NaN if the sum of the weights is 0, whatever smoothing
+ * adds. */
 static bool lce_reduce(tern_scope *scope, const tern__view *losses, const tern__view *weights, bool mean,
                        const tern__view *loss)
 {
@@ -370,13 +382,14 @@ static void lce_record(tern_scope *scope, const operands *o, const chunked *c, t
                        tern_tensor *weights, tern_tensor *const made[INPUTS])
 {
     record r = {.attr = c->attr, .dtype = c->dtype};
-    bool each = c->attr.each != 0;
-    tern__node *node = tern__record(scope, OP, each ? lce_each_gradient : lce_gradient, loss, INPUTS, o->in);
+    bool again = lce_is_again(c);
+    tern__node *node =
+        tern__record(scope, OP, again ? lce_again_gradient : lce_gradient, loss, INPUTS, o->in);
     if (!node) return;
     tern__save_attr(scope, node, &r, sizeof(r));
     for (int i = 0; i < INPUTS; i++)
-        if (each ? o->in[i] : made[i]) tern__save(node, i, each ? o->in[i] : made[i]);
-    if (each) {
+        if (again ? o->in[i] : made[i]) tern__save(node, i, again ? o->in[i] : made[i]);
+    if (again) {
         if (o->classes) tern__save(node, SAVED_CLASSES, o->classes);
         tern__save(node, SAVED_LABEL, o->label);
         tern__save(node, SAVED_WEIGHTS, weights);
@@ -390,13 +403,13 @@ static tern_tensor *lce_loss(tern_scope *scope, const operands *o, chunked *c)
     tern__view x = lce_matrix(c->in[X], tern__view_count(label)), flat = lce_flat(label);
     tern_tensor *made[INPUTS] = {NULL}, *weights = lce_weights(scope, o, &c->attr);
     if (!weights) return NULL;
-    bool each = c->attr.each != 0, is_taped = false;
+    bool each = c->attr.each != 0, again = lce_is_again(c), is_taped = false;
     tern_tensor *losses = tern__result(scope, c->dtype, TERN__PLAIN, label->ndim, label->shape);
     tern_tensor *loss = each ? losses : tern__result(scope, c->dtype, TERN__PLAIN, 0, NULL);
     c->in[X] = &x;
     c->label = &flat;
     c->weights = &weights->view;
-    for (int i = 0; i < INPUTS && !each && !scope->error.code; i++) {
+    for (int i = 0; i < INPUTS && !again && !scope->error.code; i++) {
         if (!o->in[i] || !(c->wants[i] = tern__is_taped(scope, o->in[i]))) continue;
         tern__view like = lce_grad_like(c, i);
         made[i] = tern__result(scope, like.dtype, TERN__PLAIN, o->in[i]->view.ndim, o->in[i]->view.shape);

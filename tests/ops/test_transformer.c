@@ -3,6 +3,8 @@
  * values. */
 #include "world.h"
 
+#include <tern/amp.h>
+
 enum { WORDS = 16, WIDTH = 8, LENGTH = 6 };
 
 static tern_module *make(world *w)
@@ -84,12 +86,44 @@ static void gradient_of_few_words(void **state)
     }
 }
 
+/* Of an embedding in bf16 whose gradients are f32, as at opt level O2. A width that is no whole number of
+ * vectors; numbers that bf16 holds. */
+static void gradient_in_f32_of_16_bits(void **state)
+{
+    (void)state;
+    enum { COUNT = 4, SIZE = 35, ROWS = 40 };
+    const int64_t words[COUNT] = {3, ROWS - 1, 3, 0};
+    float dy[COUNT * SIZE], want[ROWS * SIZE] = {0}, got[ROWS * SIZE];
+    world w = open_world();
+    tern_module *net = tern_embedding_new(ROWS, SIZE, NULL, w.rng, &w.err);
+    tern_amp_opts opts = tern_amp_defaults(TERN_O2);
+    tern_amp *amp = tern_amp_new(net, &opts, &w.err);
+    assert_ok(w.err);
+    for (int i = 0; i < COUNT * SIZE; i++) dy[i] = (float)i;
+    for (int i = 0; i < COUNT; i++)
+        for (int d = 0; d < SIZE; d++) want[words[i] * SIZE + d] += dy[i * SIZE + d];
+    for (int step = 1; step <= 2; step++) {
+        tern_tensor *index = tern_tensor_from(w.scope, words, TERN_I64, 1, (int64_t[]){COUNT});
+        tern_tensor *y = tern_forward(net, w.scope, index);
+        tern_tensor *sent = tern_tensor_from(w.scope, dy, TERN_F32, 2, (int64_t[]){COUNT, SIZE});
+        assert_int_equal(backward_and_end(&w, tern_sum(w.scope, tern_mul(w.scope, y, sent))), TERN_OK);
+        tern_tensor *grad = tern_grad_get(tern_state_find(net, "weight"));
+        assert_int_equal(tern_tensor_dtype(grad), TERN_F32);
+        assert_int_equal(tern_tensor_read(grad, got, sizeof(got), &w.err), TERN_OK);
+        for (int i = 0; i < ROWS * SIZE; i++) assert_true(got[i] == (float)step * want[i]);
+    }
+    tern_amp_free(amp);
+    tern_module_free(net);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
         cmocka_unit_test(gradient_of_few_words),
+        cmocka_unit_test(gradient_in_f32_of_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* embedding.c - rows of a contiguous weight are copied in any dtype. Their gradients are added where they belong,
- * so a call costs what its rows cost, and the zeros: no copy of all rows is made. Every element is the sum of
- * its terms in the order of the index, so the number of threads does not matter. */
+/* embedding.c - rows of a contiguous weight are copied in any dtype. Their gradients are added where they
+ * belong, so a call costs what its rows cost, and the zeros: no copy of all rows is made. Every element is
+ * the sum of its terms in the order of the index, so the number of threads does not matter. */
 #include "kernels/embedding.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -37,8 +37,8 @@ int tern__cpu_embedding(const tern__call *call)
     return TERN_OK;
 }
 
-/* The gradient's operands are contiguous. Thread t of `threads` adds the columns column[0] .. column[1] - 1 of
- * the rows row[0] .. row[1] - 1. */
+/* The gradient's operands are contiguous. Thread t of `threads` adds the columns column[0] .. column[1] - 1
+ * of the rows row[0] .. row[1] - 1. */
 typedef struct part {
     int64_t row[2], column[2];
 } part;
@@ -59,20 +59,24 @@ static bool embedding_skips(const tern__call *call, const part *p, int64_t row)
     return row < p->row[0] || row >= p->row[1] || row == ((const tern__embedding_attr *)call->attr)->padding;
 }
 
-TERN__SIMD static void embedding_add_f64(const tern__call *call, const part *p, int64_t count)
-{
-    int64_t size = call->out[0]->shape[1];
-    for (int64_t i = 0; i < count; i++) {
-        int64_t row = tern__index_at(call->in[1], i);
-        if (embedding_skips(call, p, row)) continue;
-        const double *dy = (const double *)call->in[0]->data + i * size;
-        double *dw = (double *)call->out[0]->data + row * size;
-        for (int64_t d = p->column[0]; d < p->column[1]; d++) dw[d] += dy[d];
+/* dy to dw of the same type, in the order of the index. */
+#define DEFINE_ADD(name, R)                                                                                  \
+    TERN__SIMD static void name(const tern__call *call, const part *p, int64_t count)                        \
+    {                                                                                                        \
+        int64_t size = call->out[0]->shape[1];                                                               \
+        for (int64_t i = 0; i < count; i++) {                                                                \
+            int64_t row = tern__index_at(call->in[1], i);                                                    \
+            if (embedding_skips(call, p, row)) continue;                                                     \
+            const R *dy = (const R *)call->in[0]->data + i * size;                                           \
+            R *dw = (R *)call->out[0]->data + row * size;                                                    \
+            for (int64_t d = p->column[0]; d < p->column[1]; d++) dw[d] += dy[d];                            \
+        }                                                                                                    \
     }
-}
+DEFINE_ADD(embedding_add_f32, float)
+DEFINE_ADD(embedding_add_f64, double)
 
-/* dy of any type but f64 to dw of f32, in the order of the index. */
-TERN__SIMD static void embedding_add_f32(const tern__call *call, const part *p, int64_t count)
+/* dy of a 16-bit type to dw of f32. */
+TERN__SIMD static void embedding_add_wider(const tern__call *call, const part *p, int64_t count)
 {
     const tern__view *dy = call->in[0];
     int64_t size = call->out[0]->shape[1];
@@ -80,18 +84,16 @@ TERN__SIMD static void embedding_add_f32(const tern__call *call, const part *p, 
         int64_t row = tern__index_at(call->in[1], i);
         if (embedding_skips(call, p, row)) continue;
         float *dw = (float *)call->out[0]->data + row * size;
-        int64_t d = p->column[0], last = p->column[1];
-        for (; d + TERN__LANES <= last; d += TERN__LANES)
-            tern__lanes_put(dw + d, tern__lanes_get(dy->data, dy->dtype, i * size + d, TERN__LANES),
-                            TERN__LANES, true);
-        if (d < last)
-            tern__lanes_put(dw + d, tern__lanes_get(dy->data, dy->dtype, i * size + d, (int)(last - d)),
-                            (int)(last - d), true);
+        for (int64_t d = p->column[0]; d < p->column[1]; d += TERN__LANES) {
+            int n = (int)TERN__MIN(TERN__LANES, p->column[1] - d);
+            tern__lanes_put(dw + d, tern__lanes_get(dy->data, dy->dtype, i * size + d, n), n, true);
+        }
     }
 }
 
-/* Numbers 0 .. count - 1 in the order of their rows; those of one row in the order of the index. A radix sort,
- * by eight bits of the row at a time, so that what has to be looked at are the indices and not all rows. */
+/* Numbers 0 .. count - 1 in the order of their rows; those of one row in the order of the index. A radix
+ * sort, by eight bits of the row at a time, so that what has to be looked at are the indices and not all
+ * rows. */
 static int64_t *embedding_order(const tern__call *call, int64_t count, int64_t rows)
 {
     int64_t *order = tern__loop_scratch(call, 2 * (size_t)TERN__MAX(count, 1) * sizeof(*order));
@@ -150,13 +152,16 @@ int tern__cpu_embedding_grad(const tern__call *call)
     if (tern__view_is_half(dw) && !(order = embedding_order(call, count, dw->shape[0]))) return TERN_E_MEMORY;
     if (!call->add[0]) embedding_zero(call, tern__loop_threads(call, tern__view_count(dw)));
     int threads = tern__loop_threads(call, tern__view_count(dy));
+    void (*add)(const tern__call *, const part *, int64_t) = wide                    ? embedding_add_f64
+                                                             : dy->dtype == TERN_F32 ? embedding_add_f32
+                                                                                     : embedding_add_wider;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) {
         part p = embedding_part(dw, t, threads);
         if (order)
             embedding_add_halves(call, &p, order, count);
         else
-            (wide ? embedding_add_f64 : embedding_add_f32)(call, &p, count);
+            add(call, &p, count);
     }
     return TERN_OK;
 }

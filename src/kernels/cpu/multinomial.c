@@ -1,5 +1,5 @@
-/* multinomial.c - draws categories by their weights: a binary search in the sums, or the largest keys by a heap.
- * The same categories as the reference's. */
+/* multinomial.c - draws categories by their weights: a binary search in the sums, or the largest keys by a
+ * heap. The same categories as the reference's. */
 #include "kernels/multinomial.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/select.h"

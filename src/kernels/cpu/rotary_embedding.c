@@ -77,6 +77,7 @@ int tern__cpu_rotary_embedding(const tern__call *call)
     rotary r = {call->in[1]->shape[x->ndim - 1], x->shape[x->ndim - 1], attr->interleaved != 0,
                 attr->back != 0, call->add[0]};
     tern__plan plan = tern__plan_of(rows, OPERANDS);
+    if (plan.count == 0) return TERN_OK;
     int threads = tern__loop_threads(call, plan.count * r.size);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++)
