@@ -24,6 +24,7 @@
 #include <tern/function.h>
 #include <tern/nn.h>
 #include <tern/init.h>
+#include <tern/transformer.h>
 #include <tern/models.h>
 #include <tern/optim.h>
 #include <tern/schedule.h>
