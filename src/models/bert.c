@@ -126,10 +126,11 @@ typedef struct bert {
 
 enum { IDS, MASK, TYPES, POSITIONS, BERT_INPUTS };
 
-static int bert_shape_fail(tern_scope *s, const char *what, const char *want, const tern_tensor *x)
+static int bert_shape_fail(tern_scope *s, const char *func, const char *what, const char *want,
+                           const tern_tensor *x)
 {
     char have[TERN__SHAPE_TEXT];
-    return tern__scope_fail(s, "tern_bert_forward", TERN_E_SHAPE, "bert: expected %s %s, got %s", what, want,
+    return tern__scope_fail(s, func, TERN_E_SHAPE, "bert: expected %s %s, got %s", what, want,
                             tern__shape_text(&x->view, have));
 }
 
@@ -145,19 +146,20 @@ static bool is_for_tokens(const tern_tensor *x, int ndim, const int64_t *ids, bo
 
 static int bert_check_inputs(const bert *self, tern_scope *s, tern_tensor *const *x)
 {
+    static const char *const func = "tern_bert_forward";
     char want[64], tokens[TERN__SHAPE_TEXT];
     const int64_t *ids = x[IDS]->view.shape;
     snprintf(want, sizeof(want), "(N, T) with T up to %lld", (long long)self->positions);
     if (x[IDS]->view.ndim != 2 || ids[1] > self->positions)
-        return bert_shape_fail(s, "input_ids", want, x[IDS]);
+        return bert_shape_fail(s, func, "input_ids", want, x[IDS]);
     tern__shape_text(&x[IDS]->view, tokens);
     if (x[TYPES] && !is_for_tokens(x[TYPES], 2, ids, false))
-        return bert_shape_fail(s, "token_type_ids", tokens, x[TYPES]);
+        return bert_shape_fail(s, func, "token_type_ids", tokens, x[TYPES]);
     if (x[POSITIONS] && !is_for_tokens(x[POSITIONS], 2, ids, true))
-        return bert_shape_fail(s, "position_ids", tokens, x[POSITIONS]);
+        return bert_shape_fail(s, func, "position_ids", tokens, x[POSITIONS]);
     if (!x[MASK] || is_for_tokens(x[MASK], 2, ids, false) || is_for_tokens(x[MASK], 3, ids, false))
         return TERN_OK;
-    return bert_shape_fail(s, "attention_mask (N, T) or (N, T, T) for input_ids", tokens, x[MASK]);
+    return bert_shape_fail(s, func, "attention_mask (N, T) or (N, T, T) for input_ids", tokens, x[MASK]);
 }
 
 /* Indices that are known beforehand are those of the first rows. */
@@ -211,7 +213,9 @@ static tern_tensor *bert_pooler_call(tern_module *module, tern_scope *s, tern_te
         return NULL;
     }
     if (x[0]->view.ndim != 3 || x[0]->view.shape[2] != self->hidden || x[0]->view.shape[1] < 1) {
-        bert_shape_fail(s, "states", "(N, T, hidden_size)", x[0]);
+        char want[64];
+        snprintf(want, sizeof(want), "(N, T, %lld)", (long long)self->hidden);
+        bert_shape_fail(s, "tern_bert_pooler_forward", "states", want, x[0]);
         return NULL;
     }
     return tern_tanh(s, tern_forward(self->pooler, s, tern_select(s, x[0], 1, 0)));
