@@ -302,8 +302,8 @@ static bool bert_add_embeddings(bert *self, const tern_bert_opts *o, tern_rng *r
     self->type = tern_module_add(m, "token_type_embeddings",
                                  tern_embedding_new(o->type_vocab_size, hidden, NULL, rng, err), err);
     self->norm = add_norm(m, o, err);
-    self->position_rows = tern_state_find(self->position, "weight");
-    self->type_rows = tern_state_find(self->type, "weight");
+    self->position_rows = tern__state_find(self->position, "weight", err);
+    self->type_rows = tern__state_find(self->type, "weight", err);
     return !err->code;
 }
 
@@ -322,7 +322,7 @@ static bool bert_add_all(bert *self, const tern_bert_opts *o, tern_rng *rng, ter
 /* As transformers, draws all matrices again when all modules are made, in their order. */
 static bool bert_init_weights(bert *self, const tern_bert_opts *o, tern_rng *rng, tern_error *err)
 {
-    int status = TERN_OK, count = tern_state_count(&self->base);
+    int status = tern__module_state(&self->base, err), count = tern_state_count(&self->base);
     for (int i = 0; i < count && !status; i++) {
         tern_state_entry entry = tern_state_get(&self->base, i);
         if (tern_tensor_ndim(entry.tensor) == 2)
@@ -330,10 +330,12 @@ static bool bert_init_weights(bert *self, const tern_bert_opts *o, tern_rng *rng
         else if (strstr(entry.name, ".bias"))
             status = tern_init_constant(entry.tensor, 0, err);
     }
-    float *words = tern_tensor_data(tern_state_find(self->word, "weight"));
-    if (!status && o->pad_token_id >= 0)
+    tern_tensor *weight = tern__state_find(self->word, "weight", err);
+    if (status || !weight) return false;
+    float *words = tern_tensor_data(weight);
+    if (o->pad_token_id >= 0)
         memset(words + o->pad_token_id * o->hidden_size, 0, (size_t)o->hidden_size * sizeof(*words));
-    return !status;
+    return true;
 }
 
 tern_module *tern_bert_new(const tern_bert_opts *opts, tern_rng *rng, tern_error *err)

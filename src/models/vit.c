@@ -51,8 +51,8 @@ static tern_module *mlp_new(const tern_vit_opts *o, tern_rng *rng, tern_error *e
     linear[1] = tern_module_add(mlp, "3", tern_linear_new(o->mlp_dim, o->hidden_dim, NULL, rng, err), err);
     whole = whole && linear[1] && mlp_add_dropout(mlp, "4", o->dropout, err);
     for (int i = 0; i < 2 && whole; i++)
-        whole = !tern_init_xavier_uniform(tern_state_find(linear[i], "weight"), 1, rng, err) &&
-                !tern_init_normal(tern_state_find(linear[i], "bias"), 0, 1e-6, rng, err);
+        whole = !tern_init_xavier_uniform(tern__state_find(linear[i], "weight", err), 1, rng, err) &&
+                !tern_init_normal(tern__state_find(linear[i], "bias", err), 0, 1e-6, rng, err);
     if (whole) return mlp;
     tern_module_free(mlp);
     return NULL;
@@ -235,18 +235,19 @@ static tern_module *vit_heads_new(const tern_vit_opts *o, tern_rng *rng, tern_er
 static bool vit_init_weights(vit *self, const tern_vit_opts *o, tern_rng *rng, tern_error *err)
 {
     tern_module *conv = self->conv_proj;
-    tern_tensor *before = tern_state_find(self->heads, "pre_logits.weight");
+    tern_tensor *before = tern__state_find(self->heads, "pre_logits.weight", err);
     double fan_in = (double)(o->in_channels * o->patch_size * o->patch_size);
     int status =
-        tern_init_trunc_normal(tern_state_find(conv, "weight"), 0, sqrt(1 / fan_in), -2, 2, rng, err);
-    if (!status) status = tern_init_constant(tern_state_find(conv, "bias"), 0, err);
+        tern_init_trunc_normal(tern__state_find(conv, "weight", err), 0, sqrt(1 / fan_in), -2, 2, rng, err);
+    if (!status) status = tern_init_constant(tern__state_find(conv, "bias", err), 0, err);
     if (!status && before) {
         double std = sqrt(1 / (double)o->hidden_dim);
         status = tern_init_trunc_normal(before, 0, std, -2, 2, rng, err);
-        if (!status) status = tern_init_constant(tern_state_find(self->heads, "pre_logits.bias"), 0, err);
+        if (!status)
+            status = tern_init_constant(tern__state_find(self->heads, "pre_logits.bias", err), 0, err);
     }
-    if (!status) status = tern_init_constant(tern_state_find(self->heads, "head.weight"), 0, err);
-    if (!status) status = tern_init_constant(tern_state_find(self->heads, "head.bias"), 0, err);
+    if (!status) status = tern_init_constant(tern__state_find(self->heads, "head.weight", err), 0, err);
+    if (!status) status = tern_init_constant(tern__state_find(self->heads, "head.bias", err), 0, err);
     return !status;
 }
 

@@ -276,7 +276,7 @@ static bool add_projections(multihead_attention *self, bool bias, tern_rng *rng,
     if (is_one && tern_init_xavier_uniform(self->in_proj_weight, 1, rng, err)) return false;
     for (int i = QUERY; i <= VALUE && !is_one; i++)
         if (tern_init_xavier_uniform(self->proj_weight[i], 1, rng, err)) return false;
-    return !bias || tern_init_constant(tern_state_find(self->out_proj, "bias"), 0, err) == TERN_OK;
+    return !bias || tern_init_constant(tern__state_find(self->out_proj, "bias", err), 0, err) == TERN_OK;
 }
 
 tern_module *tern_multihead_attention_new(int64_t embed, int64_t heads,

@@ -140,6 +140,8 @@ void tern__seal_free(tern__seal *seal);
 int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err);
 /* Makes tree->state if there is none: for each module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
+/* tern_state_find, where a lack of memory is an error. */
+tern_tensor *tern__state_find(const tern_module *module, const char *name, tern_error *err);
 /* True if entry `index` is a second name of a parameter that an earlier entry has. */
 bool tern__state_repeats(const tern_module *module, int index);
 /* Returns the first member under `module`, in the state's order, that is this parameter; or NULL. */

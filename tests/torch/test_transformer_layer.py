@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import skips
+from amp_rank import AmpOpts
 from layers import Pair, refused
 from nets import SgdOpts
-from ops import Run, error_of
+from ops import BF16, F16, F32, Run, error_of
 
 DEVICES = [("cpu", "f", 1e-5), ("cpu", "d", 1e-12), ("cpu:reference", "f", 1e-5)]
 SHAPE, RANGE, INVALID = -2, -7, -1
@@ -219,6 +220,60 @@ class TransformerLayerTest(unittest.TestCase):
             values = {run.value(ours(run, pair.layer, *[run.constant(a.astype('f')) for a in arrays])).tobytes() for run in [pair.run] * 2}
             self.assertEqual(len(values), 2)
             pair.run.end()
+
+    def test_halves(self):
+        """A model in 16 bits, with a mask of its dtype, of f32 and of bool; and an amp of level O2, whose results are f32."""
+        t, s, n = 6, 9, 2
+        x, memory, mask, padding = self.draw(t, n, 12), self.draw(s, n, 12), self.draw(t, t), self.bools(n, s)
+        for kind in ("bf16", "f16", "amp"):
+            pair = self.pair("decoder")
+            run, lib = pair.run, pair.lib
+            inputs = [torch.tensor(a.astype("f").astype("d"), requires_grad=True) for a in (x, memory)]
+            want = pair.module(*inputs, tgt_mask=torch.tensor(mask.astype("f")).double(), memory_key_padding_mask=torch.tensor(padding))
+            amp = None
+            if kind == "amp":
+                lib.returns(ctypes.c_void_p, "tern_amp_new")
+                lib.returns(AmpOpts, "tern_amp_defaults")
+                opts = lib.tern_amp_defaults(2)
+                amp = ctypes.c_void_p(lib.check("tern_amp_new", pair.layer, ctypes.byref(opts)))
+            else:
+                lib.check("tern_module_cast", pair.layer, BF16 if kind == "bf16" else F16)
+            for masked_by in (F32, None):
+                leaves = [run.constant(a.astype("f")) for a in (x, memory)]
+                for leaf in leaves:
+                    lib.check("tern_requires_grad_set", leaf, True)
+                cast = lambda tensor: tensor if amp else run.op("tern_cast", tensor, BF16 if kind == "bf16" else F16)
+                own = run.constant(mask.astype("f"))
+                y = decode(run, pair.layer, *map(cast, leaves), tgt_mask=own if masked_by else cast(own), memory_key_padding_mask=run.constant(padding))
+                if amp:
+                    self.assertEqual(lib.tern_tensor_dtype(y), F32)
+                self.assertLess(error_of(run.value(y).astype("f"), want.detach().numpy()), 4e-2)
+                dy = self.draw(t, n, 12).astype("f")
+                run.backward(run.op("tern_cast", y, F32), dy)
+                grads = torch.autograd.grad(want, inputs, torch.tensor(dy.astype("d")), retain_graph=True)
+                for leaf, grad in zip(leaves, grads):
+                    self.assertLess(error_of(run.grad(leaf), grad.numpy()), 8e-2)
+                lib.tern_zero_grad(pair.layer)
+                run.end()
+            if amp:
+                lib.tern_amp_free(amp)
+
+    def test_checkpoint(self):
+        """tern_checkpoint of a layer gives the bits of its call, with the same draws of dropout."""
+        pair = self.pair("encoder", dropout=0.2, layers=2, norm=True)
+        run, x, dy, got = pair.run, self.draw(7, 2, 12).astype("f"), self.draw(7, 2, 12).astype("f"), []
+        for call in ("tern_forward", "tern_checkpoint"):
+            run.lib.tern_scope_seed(run.scope, ctypes.c_uint64(5), ctypes.c_uint64(7))
+            leaf = run.constant(x)
+            run.lib.check("tern_requires_grad_set", leaf, True)
+            y = run.op_of(call, pair.layer, leaf)
+            value = run.value(y)
+            run.lib.tern_zero_grad(pair.layer)
+            run.backward(y, dy)
+            got.append([value, run.grad(leaf)] + [run.grad(tensor) for tensor in pair.entries().values()])
+            run.end()
+        for a, b in zip(*got):
+            numpy.testing.assert_array_equal(a, b)
 
     def test_steps(self):
         """Twenty steps of SGD reach the same losses as torch's."""
