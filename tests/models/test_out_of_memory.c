@@ -77,7 +77,8 @@ static tern_module *make_vit(tern_rng *rng, tern_error *err)
     opts.classes = CLASSES;
     opts.image_size = SIDE;
     opts.patch_size = 4;
-    opts.layers = opts.heads = 2;
+    opts.layers = 1;
+    opts.heads = 2;
     opts.hidden_dim = opts.mlp_dim = 4;
     opts.dropout = opts.attention_dropout = 0.1;
     opts.representation_size = 2;
