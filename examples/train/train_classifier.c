@@ -1,4 +1,5 @@
-/* train_classifier.c - trains a ResNet on Fashion-MNIST, CIFAR or folders of images in ImageNet's layout.
+/* train_classifier.c - trains a ResNet or a vision transformer on Fashion-MNIST, CIFAR or folders of images in
+ * ImageNet's layout.
  *
  *     tern run -n 2 build/examples/train_classifier
  *     tern run -n 2 build/examples/train_classifier --dataset cifar10 --data cifar-10-batches-bin \
@@ -164,24 +165,42 @@ static void close_data(images *i)
 
 /* ---- the net ---- */
 
-#define ARCHS "small|resnet18|resnet34|resnet50|resnet101"
-static const char *const arch_names[] = {"small ResNet", "ResNet-18", "ResNet-34", "ResNet-50", "ResNet-101"};
+#define ARCHS "small|resnet18|resnet34|resnet50|resnet101|vit_tiny"
+enum { SMALL, VIT_TINY = 5 };
+static const char *const arch_names[] = {"small ResNet", "ResNet-18",  "ResNet-34",
+                                         "ResNet-50",    "ResNet-101", "ViT-Tiny"};
 
-/* Images smaller than 64 pixels get a stem that does not halve them; `small` is the demo's net with 16, 32
- * and 64 channels. */
-static tern_module *new_net(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
+#define SMALL_IMAGE 64 /* smaller ones keep more of their size in the net */
+
+/* `small` is the demo's net with 16, 32 and 64 channels. */
+static tern_module *new_resnet(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
 {
     static const int depths[] = {18, 18, 34, 50, 101};
-    if (err->code) return NULL;
     tern_resnet_opts opts = tern_resnet_preset(depths[c->arch]);
     opts.in_channels = set->shape[0];
     opts.classes = set->classes;
-    opts.small_stem = set->shape[1] < 64;
-    if (c->arch == 0) {
+    opts.small_stem = set->shape[1] < SMALL_IMAGE;
+    if (c->arch == SMALL) {
         opts.stages = 3;
         for (int i = 0; i < 3; i++) opts.blocks[i] = 1, opts.channels[i] = 16 << i;
     }
     return tern_resnet_new(&opts, rng, err);
+}
+
+static tern_module *new_vit(const tern_dataset *set, tern_rng *rng, tern_error *err)
+{
+    tern_vit_opts opts = tern_vit_preset("vit_tiny");
+    opts.in_channels = set->shape[0];
+    opts.classes = set->classes;
+    opts.image_size = set->shape[1];
+    if (set->shape[1] < SMALL_IMAGE) opts.patch_size = 4;
+    return tern_vit_new(&opts, rng, err);
+}
+
+static tern_module *new_net(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
+{
+    if (err->code) return NULL;
+    return c->arch == VIT_TINY ? new_vit(set, rng, err) : new_resnet(c, set, rng, err);
 }
 
 static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
@@ -282,7 +301,8 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 int main(int argc, char **argv)
 {
     classifier c = {.size = 224};
-    flags f = flags_defaults("train_classifier", "Trains a ResNet to classify images.");
+    flags f =
+        flags_defaults("train_classifier", "Trains a ResNet or a vision transformer to classify images.");
     const flag own[] = {
         {"arch", 0, FLAG_CHOICE, &c.arch, ARCHS, "the network", 0, 0},
         {"dataset", 0, FLAG_CHOICE, &c.dataset, DATASETS, "the kind of dataset in --data", 0, 0},

@@ -1,4 +1,7 @@
-/* attention.h - the attention of transformers, an op like those of ops.h, which includes this header. */
+/* attention.h - ops of transformers: attention, and the norms, gates, positions and sampling that go with it.
+ * They behave as those of ops.h, which includes this header.
+ *
+ * Threads: as the scope. */
 #ifndef TERN_ATTENTION_H
 #define TERN_ATTENTION_H
 
@@ -40,6 +43,72 @@ TERN_API tern_attention_opts tern_attention_defaults(void);
 TERN_API tern_tensor *tern_scaled_dot_product_attention(tern_scope *scope, tern_tensor *q, tern_tensor *k,
                                                         tern_tensor *v, tern_tensor *mask,
                                                         const tern_attention_opts *opts);
+
+typedef struct tern_rms_norm_opts {
+    size_t size;
+    int ndim;   /* number of dimensions, the last ones, to normalise over; default 1 */
+    double eps; /* added to the mean square; below 0: the epsilon of x's dtype (2^-23 in f32, 2^-52 in f64,
+                 * 2^-7 in bf16, 2^-10 in f16), as PyTorch's eps=None; default -1 */
+} tern_rms_norm_opts;
+TERN_API tern_rms_norm_opts tern_rms_norm_defaults(void);
+
+/* Root mean square norm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) weight, with the mean of each
+ * sample over the last `ndim` dimensions. weight has the shape of these, or is NULL; it may be f32 if x is of
+ * a 16-bit type. Such an x is computed in f32 and rounded once. torch.nn.functional.rms_norm. */
+TERN_API tern_tensor *tern_rms_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                    const tern_rms_norm_opts *opts);
+
+/* silu(gate) x and gelu(gate) x, as one op (Shazeer 2020, "GLU Variants Improve Transformer"). A matrix that
+ * has gate and x side by side needs no copy: tern_slice makes the two views. torch.nn.functional.silu or
+ * gelu, followed by a product. */
+TERN_API tern_tensor *tern_swiglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x);
+TERN_API tern_tensor *tern_geglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x, bool approximate);
+
+/* Rotary position embedding (Su et al. 2021, "RoFormer"): turns pairs of elements of each row by an angle
+ * that depends on the row's position. x (.., T, D); cos and sin (T, K), K <= D / 2, or any shape (.., K) that
+ * repeats to x's rows as in broadcasting: (N, 1, T, K) for x (N, heads, T, D) whose sequences have positions
+ * of their own, (T, 1, K) for x (N, T, heads, D). They have x's dtype, or are f32 if x is of a 16-bit type,
+ * and get no gradient. Pair k, (a, b), becomes (a cos - b sin, b cos + a sin). It is elements k and k + K of
+ * a row, as in transformers' Llama and GPT-NeoX (rotate_half; their tables have each column twice, these have
+ * it once), or 2 k and 2 k + 1 if `interleaved`, as in the paper and GPT-J. Elements from 2 K on stay:
+ * GPT-NeoX turns only the first rotary_pct D of them. The gradient turns back. */
+TERN_API tern_tensor *tern_rotary_embedding(tern_scope *scope, tern_tensor *x, tern_tensor *cos,
+                                            tern_tensor *sin, bool interleaved);
+
+/* How the angles change for longer sequences than a model was trained with: transformers' rope_scaling. */
+typedef enum tern_rope_scaling {
+    TERN_ROPE_DEFAULT, /* not                                                                    */
+    TERN_ROPE_LINEAR,  /* divided by `factor`                                                    */
+    TERN_ROPE_DYNAMIC, /* a larger base if a position is original_positions or above             */
+    TERN_ROPE_LLAMA3   /* divided by `factor` where a wave is long; Llama 3.1's                  */
+} tern_rope_scaling;
+
+typedef struct tern_rotary_table_opts {
+    size_t size;
+    double base;                /* transformers' rope_theta; default 10000                            */
+    tern_rope_scaling scaling;  /* default TERN_ROPE_DEFAULT                                          */
+    double factor;              /* default 1                                                          */
+    double low_freq_factor;     /* llama3: waves longer than original_positions / this are long; default 1 */
+    double high_freq_factor;    /* llama3: those shorter than original_positions / this stay; default 4    */
+    int64_t original_positions; /* dynamic, llama3: (original_)max_position_embeddings; default 8192      */
+} tern_rotary_table_opts;
+TERN_API tern_rotary_table_opts tern_rotary_table_defaults(void);
+
+/* Fills the tables (T, K) of tern_rotary_embedding, of any floating-point dtype: row t has the cosines and
+ * sines of positions[t] base^(-k / K) for k in [0, K); `positions` NULL: 0, 1, .. T - 1. They are computed in
+ * f64 and rounded once; transformers computes the angles in f32, which far from 0 are off by more. The tables
+ * may be buffers of a module, kept tensors or those of a scope. TERN_OK, or E_INVALID (NULL, a scaling),
+ * E_LIFETIME, E_SHAPE, E_DTYPE, E_RANGE (options). */
+TERN_API int tern_rotary_table_fill(tern_tensor *cos, tern_tensor *sin, const int64_t *positions,
+                                    const tern_rotary_table_opts *opts, tern_error *err);
+
+/* Draws `count` categories for each row of weights, (N, C) -> (N, count) or (C) -> (count), i64: each time
+ * with a probability in proportion to its weight, and without `replacement` none twice. Weights need not sum
+ * up to 1. The draws are a function of the scope's seed, step and rank, like dropout's. No gradient. E_RANGE:
+ * a weight that is negative or not finite; fewer categories with weights above 0 than are drawn.
+ * torch.multinomial, with other random numbers. */
+TERN_API tern_tensor *tern_multinomial(tern_scope *scope, tern_tensor *weights, int64_t count,
+                                       bool replacement);
 
 #ifdef __cplusplus
 }

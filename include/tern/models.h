@@ -105,6 +105,80 @@ TERN_API tern_unet3d_opts tern_unet3d_defaults(void);
  * .., up.0 .., decoder.0.0 .., head. E_RANGE: levels, norm, and the errors of the layers. */
 TERN_API tern_module *tern_unet3d_new(const tern_unet3d_opts *opts, tern_rng *rng, tern_error *err);
 
+typedef struct tern_vit_opts {
+    size_t size;
+    int64_t in_channels;         /* default 3                                                      */
+    int64_t classes;             /* default 1000                                                   */
+    int64_t image_size;          /* of both sides; a multiple of patch_size; default 224           */
+    int64_t patch_size;          /* of both sides; default 16                                      */
+    int layers;                  /* default 12                                                     */
+    int64_t heads;               /* default 12                                                     */
+    int64_t hidden_dim;          /* features of a token; default 768                               */
+    int64_t mlp_dim;             /* width of the feedforward networks; default 3072                */
+    double dropout;              /* probability, after embeddings, attention and in MLPs; default 0 */
+    double attention_dropout;    /* probability, of the attention's weights; default 0             */
+    int64_t representation_size; /* width of a layer with tanh before the scores; default 0: none  */
+} tern_vit_opts;
+/* Returns the options of ViT-B/16 (Dosovitskiy et al. 2020, torchvision.models.vit_b_16). */
+TERN_API tern_vit_opts tern_vit_defaults(void);
+/* Returns the options of torchvision's "vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32" or "vit_h_14" (whose
+ * patches are 14x14), or of "vit_tiny" (Touvron et al. 2020, DeiT-Ti): 12 layers of 3 heads, 192 features,
+ * patches of 16x16. For any other name it returns options without layers, which tern_vit_new refuses. */
+TERN_API tern_vit_opts tern_vit_preset(const char *name);
+
+/* Vision transformer: a token for each patch of an image, and one for its class. Names are torchvision's
+ * (class_token, conv_proj, encoder.pos_embedding, encoder.layers.encoder_layer_0.ln_1 .., encoder.ln,
+ * heads.head), and initial weights, bit for bit; those of the scores are 0. (N, in_channels, image_size,
+ * image_size) -> (N, classes). torchvision.models.VisionTransformer. E_RANGE: layers, sizes, and the
+ * errors of the layers; its forward: E_SHAPE. */
+TERN_API tern_module *tern_vit_new(const tern_vit_opts *opts, tern_rng *rng, tern_error *err);
+
+/* The names are those of a config.json of transformers' BertModel. */
+typedef struct tern_bert_opts {
+    size_t size;
+    int64_t vocab_size;                  /* default 30522                                    */
+    int64_t hidden_size;                 /* default 768                                      */
+    int num_hidden_layers;               /* default 12                                       */
+    int64_t num_attention_heads;         /* default 12                                       */
+    int64_t intermediate_size;           /* default 3072                                     */
+    int64_t max_position_embeddings;     /* default 512                                      */
+    int64_t type_vocab_size;             /* default 2                                        */
+    int64_t pad_token_id;                /* its row begins as 0s, gets no gradient; -1: none; default 0 */
+    double layer_norm_eps;               /* default 1e-12                                    */
+    double hidden_dropout_prob;          /* default 0.1                                      */
+    double attention_probs_dropout_prob; /* default 0.1                                      */
+    double initializer_range;            /* standard deviation of all matrices; default 0.02 */
+    bool add_pooling_layer;              /* with pooler.dense; default true                  */
+} tern_bert_opts;
+/* Returns the options of bert-base-uncased. */
+TERN_API tern_bert_opts tern_bert_defaults(void);
+
+/* BERT's encoder (Devlin et al. 2018), with the names of transformers' BertModel
+ * (embeddings.word_embeddings.weight, encoder.layer.0.attention.self.query.weight ..,
+ * pooler.dense.weight), and initial weights, bit for bit. Its activation is gelu with erf; positions are
+ * absolute. E_RANGE: num_hidden_layers, sizes, and the errors of the layers. */
+TERN_API tern_module *tern_bert_new(const tern_bert_opts *opts, tern_rng *rng, tern_error *err);
+
+typedef struct tern_bert_call_opts {
+    size_t size;
+    tern_tensor *attention_mask; /* not 0 where a token takes part, of any dtype: (N, T), or for each query
+                                  * (N, T, T); default NULL: all take part */
+    tern_tensor *token_type_ids; /* (N, T), i64 or i32; default NULL: 0s */
+    tern_tensor *position_ids;   /* (N, T) or (1, T), i64 or i32; default NULL: 0 .. T - 1 */
+} tern_bert_call_opts;
+TERN_API tern_bert_call_opts tern_bert_call_defaults(void);
+
+/* Returns the last hidden states: ids (N, T), i64 or i32 -> (N, T, hidden_size). tern_forward is the same
+ * without options. A token for which no token takes part gets 0 from the attention, where transformers
+ * gives the mean of all. E_SHAPE: T above max_position_embeddings, a mask or ids of another shape;
+ * E_INVALID: another module. */
+TERN_API tern_tensor *tern_bert_forward(tern_module *bert, tern_scope *scope, tern_tensor *input_ids,
+                                        const tern_bert_call_opts *opts);
+/* Returns tanh of a linear layer of each sequence's first state, which transformers calls pooler_output:
+ * last hidden states (N, T, hidden_size) -> (N, hidden_size). E_INVALID: another module, or one without a
+ * pooler. */
+TERN_API tern_tensor *tern_bert_pooler_forward(tern_module *bert, tern_scope *scope, tern_tensor *states);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,7 +12,6 @@
 #include <tern/autograd.h>
 #include <tern/pad.h>
 #include <tern/rng.h>
-#include <tern/transformer.h>
 
 #ifdef __cplusplus
 extern "C" {

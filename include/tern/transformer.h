@@ -1,81 +1,133 @@
-/* transformer.h - ops of transformers: normalisation, gates, positions, sampling. They behave as those of
- * ops.h.
+/* transformer.h - multi-head attention and the layers of Vaswani et al. 2017, "Attention Is All You Need",
+ * with PyTorch's names, state dicts and initial weights, bit for bit.
  *
- * Threads: as the scope. */
+ * Sequences are (T, N, E), or (N, T, E) with `batch_first`, or (T, E) without a batch. tern_forward calls
+ * each of these modules without masks.
+ *
+ * Masks are PyTorch's: a mask of bool is true where a key does not take part, in contrast to that of
+ * tern_scaled_dot_product_attention; one of floating point is added to the scores, and may have a
+ * gradient. Both masks of a call and is_causal may be given together. A query for which no key takes part
+ * gets 0 from the attention, where PyTorch gives NaN or 0, depending on how it computes. The weights of
+ * the attention are never in memory, so they are not returned: PyTorch's need_weights=False.
+ *
+ * Threads: as modules (nn.h). */
 #ifndef TERN_TRANSFORMER_H
 #define TERN_TRANSFORMER_H
 
-#include <tern/autograd.h>
+#include <tern/nn.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct tern_rms_norm_opts {
+/* ---- multi-head attention ---- */
+
+typedef struct tern_multihead_attention_opts {
     size_t size;
-    int ndim;   /* number of dimensions, the last ones, to normalise over; default 1 */
-    double eps; /* added to the mean square; below 0: the epsilon of x's dtype (2^-23 in f32, 2^-52 in f64,
-                 * 2^-7 in bf16, 2^-10 in f16), as PyTorch's eps=None; default -1 */
-} tern_rms_norm_opts;
-TERN_API tern_rms_norm_opts tern_rms_norm_defaults(void);
+    double dropout;     /* probability with which a weight of a key becomes 0 in training; default 0 */
+    bool bias;          /* of all projections; default true                                          */
+    bool batch_first;   /* default false                                                             */
+    int64_t kdim, vdim; /* features of the keys and the values; default 0: as many as the queries    */
+} tern_multihead_attention_opts;
+TERN_API tern_multihead_attention_opts tern_multihead_attention_defaults(void);
 
-/* Root mean square norm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) weight, with the mean of each
- * sample over the last `ndim` dimensions. weight has the shape of these, or is NULL; it may be f32 if x is of
- * a 16-bit type. Such an x is computed in f32 and rounded once. torch.nn.functional.rms_norm. */
-TERN_API tern_tensor *tern_rms_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
-                                    const tern_rms_norm_opts *opts);
+/* torch.nn.MultiheadAttention(embed, heads): in_proj_weight (3 embed, embed), or q_proj_weight,
+ * k_proj_weight and v_proj_weight if kdim or vdim is another; in_proj_bias (3 embed), out_proj.
+ * tern_forward is the attention of a sequence to itself. E_RANGE: sizes, embed no multiple of heads,
+ * dropout outside [0, 1]. */
+TERN_API tern_module *tern_multihead_attention_new(int64_t embed, int64_t heads,
+                                                   const tern_multihead_attention_opts *opts, tern_rng *rng,
+                                                   tern_error *err);
 
-/* silu(gate) x and gelu(gate) x, as one op (Shazeer 2020, "GLU Variants Improve Transformer"). A matrix that
- * has gate and x side by side needs no copy: tern_slice makes the two views. torch.nn.functional.silu or
- * gelu, followed by a product. */
-TERN_API tern_tensor *tern_swiglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x);
-TERN_API tern_tensor *tern_geglu(tern_scope *scope, tern_tensor *gate, tern_tensor *x, bool approximate);
-
-/* Rotary position embedding (Su et al. 2021, "RoFormer"): turns pairs of elements of each row by an angle
- * that depends on the row's position. x (.., T, D); cos and sin (T, K), K <= D / 2, or any shape (.., K) that
- * repeats to x's rows as in broadcasting: (N, 1, T, K) for x (N, heads, T, D) whose sequences have positions
- * of their own, (T, 1, K) for x (N, T, heads, D). They have x's dtype, or are f32 if x is of a 16-bit type,
- * and get no gradient. Pair k, (a, b), becomes (a cos - b sin, b cos + a sin). It is elements k and k + K of
- * a row, as in transformers' Llama and GPT-NeoX (rotate_half; their tables have each column twice, these have
- * it once), or 2 k and 2 k + 1 if `interleaved`, as in the paper and GPT-J. Elements from 2 K on stay:
- * GPT-NeoX turns only the first rotary_pct D of them. The gradient turns back. */
-TERN_API tern_tensor *tern_rotary_embedding(tern_scope *scope, tern_tensor *x, tern_tensor *cos,
-                                            tern_tensor *sin, bool interleaved);
-
-/* How the angles change for longer sequences than a model was trained with: transformers' rope_scaling. */
-typedef enum tern_rope_scaling {
-    TERN_ROPE_DEFAULT, /* not                                                                    */
-    TERN_ROPE_LINEAR,  /* divided by `factor`                                                    */
-    TERN_ROPE_DYNAMIC, /* a larger base if a position is original_positions or above             */
-    TERN_ROPE_LLAMA3   /* divided by `factor` where a wave is long; Llama 3.1's                  */
-} tern_rope_scaling;
-
-typedef struct tern_rotary_table_opts {
+typedef struct tern_multihead_attention_call_opts {
     size_t size;
-    double base;                /* transformers' rope_theta; default 10000                            */
-    tern_rope_scaling scaling;  /* default TERN_ROPE_DEFAULT                                          */
-    double factor;              /* default 1                                                          */
-    double low_freq_factor;     /* llama3: waves longer than original_positions / this are long; default 1 */
-    double high_freq_factor;    /* llama3: those shorter than original_positions / this stay; default 4    */
-    int64_t original_positions; /* dynamic, llama3: (original_)max_position_embeddings; default 8192      */
-} tern_rotary_table_opts;
-TERN_API tern_rotary_table_opts tern_rotary_table_defaults(void);
+    tern_tensor *attn_mask;        /* (T, S), or one for each head, (N heads, T, S); default NULL */
+    tern_tensor *key_padding_mask; /* (N, S), without a batch (S); default NULL                   */
+    bool is_causal;                /* query i sees keys 0 .. i only; default false                */
+} tern_multihead_attention_call_opts;
+TERN_API tern_multihead_attention_call_opts tern_multihead_attention_call_defaults(void);
 
-/* Fills the tables (T, K) of tern_rotary_embedding, of any floating-point dtype: row t has the cosines and
- * sines of positions[t] base^(-k / K) for k in [0, K); `positions` NULL: 0, 1, .. T - 1. They are computed in
- * f64 and rounded once; transformers computes the angles in f32, which far from 0 are off by more. The tables
- * may be buffers of a module, kept tensors or those of a scope. TERN_OK, or E_INVALID (NULL, a scaling),
- * E_LIFETIME, E_SHAPE, E_DTYPE, E_RANGE (options). */
-TERN_API int tern_rotary_table_fill(tern_tensor *cos, tern_tensor *sin, const int64_t *positions,
-                                    const tern_rotary_table_opts *opts, tern_error *err);
+/* Calls the module: queries q of length T, keys k and values v of length S -> as q. If two or all three
+ * are one tensor, they are projected by one product. E_INVALID: another module; E_SHAPE: lengths,
+ * features, masks. */
+TERN_API tern_tensor *tern_multihead_attention_forward(tern_module *attention, tern_scope *scope,
+                                                       tern_tensor *q, tern_tensor *k, tern_tensor *v,
+                                                       const tern_multihead_attention_call_opts *opts);
 
-/* Draws `count` categories for each row of weights, (N, C) -> (N, count) or (C) -> (count), i64: each time
- * with a probability in proportion to its weight, and without `replacement` none twice. Weights need not sum
- * up to 1. The draws are a function of the scope's seed, step and rank, like dropout's. No gradient. E_RANGE:
- * a weight that is negative or not finite; fewer categories with weights above 0 than are drawn.
- * torch.multinomial, with other random numbers. */
-TERN_API tern_tensor *tern_multinomial(tern_scope *scope, tern_tensor *weights, int64_t count,
-                                       bool replacement);
+/* ---- layers ---- */
+
+typedef enum tern_transformer_activation {
+    TERN_TRANSFORMER_RELU,
+    TERN_TRANSFORMER_GELU /* with erf */
+} tern_transformer_activation;
+
+typedef struct tern_transformer_layer_opts {
+    size_t size;
+    int64_t feedforward;                    /* width of the feedforward network; default 2048          */
+    double dropout;                         /* probability, also of the attention's; default 0.1       */
+    tern_transformer_activation activation; /* default TERN_TRANSFORMER_RELU                           */
+    double eps;                             /* of the layer norms; default 1e-5                        */
+    bool batch_first;                       /* default false                                           */
+    bool norm_first;                        /* norms before each part, not after it; default false     */
+    bool bias;                              /* of linear layers and norms; default true                */
+} tern_transformer_layer_opts;
+TERN_API tern_transformer_layer_opts tern_transformer_layer_defaults(void);
+
+/* torch.nn.TransformerEncoderLayer(embed, heads): self_attn, linear1, linear2, norm1, norm2. E_RANGE: as
+ * tern_multihead_attention_new, and feedforward; E_INVALID: activation. */
+TERN_API tern_module *tern_transformer_encoder_layer_new(int64_t embed, int64_t heads,
+                                                         const tern_transformer_layer_opts *opts,
+                                                         tern_rng *rng, tern_error *err);
+/* torch.nn.TransformerEncoder(layer, num_layers, norm): layers.0, layers.1 .. and norm. The layers begin
+ * with the same weights, as PyTorch's, which are copies of one. `norm`, which may be NULL, belongs to the
+ * module from now on, also on error. E_RANGE: layers < 1, and the errors of a layer. */
+TERN_API tern_module *tern_transformer_encoder_new(int layers, int64_t embed, int64_t heads,
+                                                   const tern_transformer_layer_opts *opts, tern_module *norm,
+                                                   tern_rng *rng, tern_error *err);
+
+/* Masks of a call of an encoder, in each of its layers, or of one layer: as those of multi-head attention. */
+typedef struct tern_transformer_encoder_call_opts {
+    size_t size;
+    tern_tensor *src_mask;             /* default NULL  */
+    tern_tensor *src_key_padding_mask; /* default NULL  */
+    bool is_causal;                    /* default false */
+} tern_transformer_encoder_call_opts;
+TERN_API tern_transformer_encoder_call_opts tern_transformer_encoder_call_defaults(void);
+
+/* Call an encoder layer, or an encoder -> as src. */
+TERN_API tern_tensor *tern_transformer_encoder_layer_forward(tern_module *layer, tern_scope *scope,
+                                                             tern_tensor *src,
+                                                             const tern_transformer_encoder_call_opts *opts);
+TERN_API tern_tensor *tern_transformer_encoder_forward(tern_module *encoder, tern_scope *scope,
+                                                       tern_tensor *src,
+                                                       const tern_transformer_encoder_call_opts *opts);
+
+/* torch.nn.TransformerDecoderLayer: self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3; and
+ * torch.nn.TransformerDecoder. A decoder also needs the encoder's result, so tern_forward of it is
+ * E_INVALID. */
+TERN_API tern_module *tern_transformer_decoder_layer_new(int64_t embed, int64_t heads,
+                                                         const tern_transformer_layer_opts *opts,
+                                                         tern_rng *rng, tern_error *err);
+TERN_API tern_module *tern_transformer_decoder_new(int layers, int64_t embed, int64_t heads,
+                                                   const tern_transformer_layer_opts *opts, tern_module *norm,
+                                                   tern_rng *rng, tern_error *err);
+
+/* Masks of the attention of tgt to itself, and of tgt to memory. */
+typedef struct tern_transformer_decoder_call_opts {
+    size_t size;
+    tern_tensor *tgt_mask, *memory_mask;                         /* default NULL  */
+    tern_tensor *tgt_key_padding_mask, *memory_key_padding_mask; /* default NULL  */
+    bool tgt_is_causal, memory_is_causal;                        /* default false */
+} tern_transformer_decoder_call_opts;
+TERN_API tern_transformer_decoder_call_opts tern_transformer_decoder_call_defaults(void);
+
+/* Call a decoder layer, or a decoder: tgt of length T, memory (an encoder's result) of length S -> as tgt. */
+TERN_API tern_tensor *tern_transformer_decoder_layer_forward(tern_module *layer, tern_scope *scope,
+                                                             tern_tensor *tgt, tern_tensor *memory,
+                                                             const tern_transformer_decoder_call_opts *opts);
+TERN_API tern_tensor *tern_transformer_decoder_forward(tern_module *decoder, tern_scope *scope,
+                                                       tern_tensor *tgt, tern_tensor *memory,
+                                                       const tern_transformer_decoder_call_opts *opts);
 
 #ifdef __cplusplus
 }

@@ -109,6 +109,13 @@ tern_module *tern_layer_norm_new(int ndim, const int64_t *shape, const tern_norm
     return self ? &self->base : NULL;
 }
 
+tern_module *tern__layer_norm_new(int64_t features, double eps, bool bias, tern_error *err)
+{
+    norm *self = norm_new("layer_norm", layer_forward, 1, &features, eps, err);
+    if (self) self = add_affine(self, bias, err);
+    return self ? &self->base : NULL;
+}
+
 tern_module *tern_rms_norm_new(int ndim, const int64_t *shape, const tern_rms_norm_opts *opts,
                                tern_error *err)
 {

@@ -299,6 +299,20 @@ tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x
     return tern__forward_by(module, scope, x, module ? module->forward : NULL);
 }
 
+tern_tensor *tern__forward_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                  tern_tensor **x, const void *opts)
+{
+    if (!module || !tern__op_enter(scope, kind->func, kind->needed, kind->count, x)) return NULL;
+    if (module->forward != kind->made) {
+        tern__scope_fail(scope, kind->func, TERN_E_INVALID, "expected a %s with its own forward, got %s",
+                         kind->kind, module->kind);
+        return NULL;
+    }
+    module_follow(module, scope);
+    tern_tensor *mark = tern__frame_enter(scope);
+    return tern__module_return(module, scope, mark, tern__module_call_inputs(kind, module, scope, x, opts));
+}
+
 static void set_training(tern_module *module, bool training)
 {
     if (!module || !module->tree) return;

@@ -101,6 +101,22 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
 /* tern_forward, calling `forward` in place of the module's own. */
 tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x,
                               tern_forward_fn forward);
+/* A call with several inputs, and with options that the module's own forward takes the defaults of. */
+typedef struct tern__call_kind {
+    const char *func, *kind;
+    tern_forward_fn made; /* the module's own forward, which tells the kind of module */
+    tern_tensor *(*forward)(tern_module *module, tern_scope *scope, tern_tensor *const *x, const void *opts);
+    int needed, count; /* the first `needed` of the `count` inputs must be given, the others may be NULL */
+} tern__call_kind;
+#define TERN__CALL_INPUTS 8
+/* Calls kind->forward, with the casts of amp around it. */
+tern_tensor *tern__module_call_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                      tern_tensor **x, const void *opts);
+/* tern_forward for such a call. E_INVALID: another kind of module. */
+tern_tensor *tern__forward_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                  tern_tensor **x, const void *opts);
+/* torch.nn.LayerNorm(features, eps, bias=bias), of checked arguments. */
+tern_module *tern__layer_norm_new(int64_t features, double eps, bool bias, tern_error *err);
 bool tern__is_relu(const tern_module *module);
 /* Applies the module's amp settings to a scope in which it is called. */
 void tern__precision_enter(const tern_module *module, tern_scope *scope);
@@ -124,6 +140,8 @@ void tern__seal_free(tern__seal *seal);
 int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err);
 /* Makes tree->state if there is none: for each module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
+/* tern_state_find, where a lack of memory is an error. */
+tern_tensor *tern__state_find(const tern_module *module, const char *name, tern_error *err);
 /* True if entry `index` is a second name of a parameter that an earlier entry has. */
 bool tern__state_repeats(const tern_module *module, int index);
 /* Returns the first member under `module`, in the state's order, that is this parameter; or NULL. */

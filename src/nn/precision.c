@@ -26,6 +26,30 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
     return scope->error.code ? NULL : precision_cast(scope, y, p->output);
 }
 
+/* Casts each tensor once, so that inputs that are one tensor stay one. */
+static void precision_cast_inputs(tern_scope *scope, int count, tern_tensor **x, tern_dtype dtype)
+{
+    tern_tensor *given[TERN__CALL_INPUTS];
+    for (int i = 0; i < count; i++) {
+        int first = 0;
+        given[i] = x[i];
+        while (given[first] != given[i]) first++;
+        x[i] = first < i ? x[first] : precision_cast(scope, x[i], dtype);
+    }
+}
+
+tern_tensor *tern__module_call_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                      tern_tensor **x, const void *opts)
+{
+    const tern__precision *p = &module->tree->precision;
+    tern__precision_enter(module, scope);
+    if (!p->casts) return kind->forward(module, scope, x, opts);
+    precision_cast_inputs(scope, kind->count, x, p->input);
+    if (scope->error.code) return NULL;
+    tern_tensor *y = kind->forward(module, scope, x, opts);
+    return scope->error.code ? NULL : precision_cast(scope, y, p->output);
+}
+
 /* ---- parameters ---- */
 
 /* Moves a member's values to new memory in another dtype, under all its names. */

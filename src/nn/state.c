@@ -103,6 +103,11 @@ tern_tensor *tern_state_find(const tern_module *module, const char *name)
     return NULL;
 }
 
+tern_tensor *tern__state_find(const tern_module *module, const char *name, tern_error *err)
+{
+    return tern__module_state(module, err) ? NULL : tern_state_find(module, name);
+}
+
 bool tern__state_repeats(const tern_module *module, int index)
 {
     const tern_state_entry *state = module->tree->state;

@@ -147,12 +147,14 @@ static int attention_check_opts(tern_scope *scope, const tern_attention_opts *o,
                             o->dropout);
 }
 
-static int attention_check(tern_scope *scope, tern_tensor *const in[INPUTS], const tern_attention_opts *o)
+/* `one`: at most one of a mask and is_causal may be given. */
+static int attention_check(tern_scope *scope, tern_tensor *const in[INPUTS], const tern_attention_opts *o,
+                           bool one)
 {
     int status = attention_check_dtypes(scope, in);
     if (!status) status = attention_check_shapes(scope, in, o->enable_gqa);
     if (!status && in[MASK]) status = attention_check_mask(scope, in);
-    return status ? status : attention_check_opts(scope, o, in[MASK] != NULL);
+    return status ? status : attention_check_opts(scope, o, one && in[MASK]);
 }
 
 /* ---- forward ---- */
@@ -225,13 +227,25 @@ static tern_tensor *attention(tern_scope *scope, tern_tensor *in[INPUTS], const 
     return y;
 }
 
+static tern_tensor *attention_enter(tern_scope *scope, tern_tensor *q, tern_tensor *k, tern_tensor *v,
+                                    tern_tensor *mask, const tern_attention_opts *opts, bool one)
+{
+    tern_attention_opts o = tern_attention_defaults();
+    if (!TERN__ENTER(scope, FUNC, 3, &q, &k, &v, &mask)) return NULL;
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, FUNC)) return NULL;
+    tern_tensor *in[INPUTS] = {q, k, v, mask};
+    return attention_check(scope, in, &o, one) ? NULL : attention(scope, in, &o);
+}
+
+tern_tensor *tern__attention(tern_scope *scope, tern_tensor *q, tern_tensor *k, tern_tensor *v,
+                             tern_tensor *mask, const tern_attention_opts *opts)
+{
+    return attention_enter(scope, q, k, v, mask, opts, false);
+}
+
 tern_tensor *tern_scaled_dot_product_attention(tern_scope *scope, tern_tensor *q, tern_tensor *k,
                                                tern_tensor *v, tern_tensor *mask,
                                                const tern_attention_opts *opts)
 {
-    tern_attention_opts o = tern_attention_defaults();
-    if (!TERN__ENTER(scope, __func__, 3, &q, &k, &v, &mask)) return NULL;
-    if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
-    tern_tensor *in[INPUTS] = {q, k, v, mask};
-    return attention_check(scope, in, &o) ? NULL : attention(scope, in, &o);
+    return attention_enter(scope, q, k, v, mask, opts, true);
 }

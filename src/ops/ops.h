@@ -62,6 +62,9 @@ static inline int tern__scope_opts(tern_scope *scope, void *own, size_t size, co
 tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__without_batch(tern_scope *scope, tern_tensor *x);
 
+/* tern_scaled_dot_product_attention, of which a mask and is_causal may be given together. */
+tern_tensor *tern__attention(tern_scope *scope, tern_tensor *q, tern_tensor *k, tern_tensor *v,
+                             tern_tensor *mask, const tern_attention_opts *opts);
 /* Returns the attributes of the step's next mask, which drops with probability p. */
 tern__dropout_attr tern__dropout_draw(tern_scope *scope, double p);
 

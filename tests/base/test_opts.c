@@ -102,6 +102,21 @@ MODULE(upsample_new, tern_upsample_new(opts, err))
 MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 MODULE(deeplabv3_new, tern_deeplabv3_new(opts, rng, err))
 MODULE(unet3d_new, tern_unet3d_new(opts, rng, err))
+MODULE(multihead_attention_new, tern_multihead_attention_new(4, 2, opts, rng, err))
+MODULE(encoder_layer_new, tern_transformer_encoder_layer_new(4, 2, opts, rng, err))
+MODULE(decoder_layer_new, tern_transformer_decoder_layer_new(4, 2, opts, rng, err))
+MODULE(encoder_new, tern_transformer_encoder_new(1, 4, 2, opts, NULL, rng, err))
+MODULE(decoder_new, tern_transformer_decoder_new(1, 4, 2, opts, NULL, rng, err))
+
+/* Reads the options of a large model, and makes none: it lacks a generator. */
+#define LARGE_MODULE(name, made)                                                                             \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern_module_free(made);                                                                              \
+        if (err->code == TERN_E_INVALID && strstr(err->text, "rng is NULL")) *err = (tern_error){0};         \
+    }
+LARGE_MODULE(vit_new, tern_vit_new(opts, NULL, err))
+LARGE_MODULE(bert_new, tern_bert_new(opts, NULL, err))
 
 static tern_tensor *zeros(int ndim)
 {
@@ -126,6 +141,37 @@ static void load(const void *opts, tern_error *err)
     }
 OP(embedding, tern_embedding(scope, labels_of_two(), zeros(2), opts))
 OP(attention, tern_scaled_dot_product_attention(scope, zeros(4), zeros(4), zeros(4), NULL, opts))
+
+/* A call of a module, that `made` makes, on the options. */
+#define CALL(name, made, call)                                                                               \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern_module *net = made;                                                                             \
+        call;                                                                                                \
+        tern_scope_end(scope, err);                                                                          \
+        tern_module_free(net);                                                                               \
+    }
+CALL(multihead_attention_call, tern_multihead_attention_new(2, 1, NULL, rng, err),
+     tern_multihead_attention_forward(net, scope, zeros(3), zeros(3), zeros(3), opts))
+CALL(encoder_layer_call, tern_transformer_encoder_layer_new(2, 1, NULL, rng, err),
+     tern_transformer_encoder_layer_forward(net, scope, zeros(3), opts))
+CALL(encoder_call, tern_transformer_encoder_new(1, 2, 1, NULL, NULL, rng, err),
+     tern_transformer_encoder_forward(net, scope, zeros(3), opts))
+CALL(decoder_layer_call, tern_transformer_decoder_layer_new(2, 1, NULL, rng, err),
+     tern_transformer_decoder_layer_forward(net, scope, zeros(3), zeros(3), opts))
+CALL(decoder_call, tern_transformer_decoder_new(1, 2, 1, NULL, NULL, rng, err),
+     tern_transformer_decoder_forward(net, scope, zeros(3), zeros(3), opts))
+
+static tern_module *small_bert(tern_error *err)
+{
+    tern_bert_opts opts = tern_bert_defaults();
+    opts.vocab_size = opts.hidden_size = opts.intermediate_size = opts.max_position_embeddings = 4;
+    opts.num_hidden_layers = 1;
+    opts.num_attention_heads = 2;
+    return tern_bert_new(&opts, rng, err);
+}
+CALL(bert_call, small_bert(err),
+     tern_bert_forward(net, scope, tern_tensor_from(scope, NULL, TERN_I64, 2, (int64_t[]){2, 3}), opts))
 OP(conv2d, tern_conv2d(scope, zeros(4), zeros(4), NULL, opts))
 OP(conv1d, tern_conv1d(scope, zeros(3), zeros(3), NULL, opts))
 OP(conv3d, tern_conv3d(scope, zeros(5), zeros(5), NULL, opts))
@@ -441,6 +487,19 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(resnet, resnet_new)                                                                                    \
     X(deeplabv3, deeplabv3_new)                                                                              \
     X(unet3d, unet3d_new)                                                                                    \
+    X(multihead_attention, multihead_attention_new)                                                          \
+    X(multihead_attention_call, multihead_attention_call)                                                    \
+    X(transformer_layer, encoder_layer_new)                                                                  \
+    X(transformer_layer, decoder_layer_new)                                                                  \
+    X(transformer_layer, encoder_new)                                                                        \
+    X(transformer_layer, decoder_new)                                                                        \
+    X(transformer_encoder_call, encoder_layer_call)                                                          \
+    X(transformer_encoder_call, encoder_call)                                                                \
+    X(transformer_decoder_call, decoder_layer_call)                                                          \
+    X(transformer_decoder_call, decoder_call)                                                                \
+    X(vit, vit_new)                                                                                          \
+    X(bert, bert_new)                                                                                        \
+    X(bert_call, bert_call)                                                                                  \
     X(sgd, sgd_new)                                                                                          \
     X(sgd, sgd_group_add)                                                                                    \
     X(adam, adam_new)                                                                                        \

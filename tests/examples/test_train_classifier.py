@@ -67,7 +67,7 @@ class CommandLine(unittest.TestCase):
         for _ in range(3):
             code, out, err = call(2, NAME, "--arch", "vgg")
             self.assertEqual((code, out), (2, ""))
-            said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'
+            said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101|vit_tiny, got "vgg"'
             self.assertEqual(complaints(err), [f"{NAME}: {said}"])
             self.assertIn(f"\n  error     : {said}\n", err)  # whichever rank ended first
 
@@ -568,6 +568,16 @@ class OtherData(Folder):
         out = train(1, NAME, "--dataset", "cifar100", "--data", self.folder, "-b", 16, "--epochs", 1, "--log-dir", self.path("run100"))
         self.assertIn("CIFAR-100, 64 + 20 samples", out)
         self.assertEqual(torch.load(self.path("run100", "last.pth"))["fc.weight"].shape, (100, 64))
+
+    def test_a_vision_transformer(self):
+        """Patches of 4x4 where images are small; torchvision's net takes its file."""
+        write_cifar(self.folder, [16] * 5 + [10])
+        out = train(2, NAME, "--dataset", "cifar10", "--data", self.folder, "--arch", "vit_tiny", "-b", 8, "--epochs", 1, "--log-dir", self.path("run"))
+        self.assertIn("ViT-Tiny", out)
+        net = torchvision.models.VisionTransformer(32, 4, 12, 3, 192, 768, num_classes=10)
+        net.load_state_dict(torch.load(self.path("run", "best.pth")))
+        code, _, err = call(1, NAME, "--dataset", "cifar10", "--data", self.folder, "--arch", "vit_small")
+        self.assertEqual((code, err), (2, f'{NAME}: --arch: expected small|resnet18|resnet34|resnet50|resnet101|vit_tiny, got "vit_small"\n'))
 
     def photographs(self):
         """12 + 6 images of three classes."""

@@ -70,6 +70,51 @@ static tern_module *make_unet(tern_rng *rng, tern_error *err)
     return tern_unet3d_new(&opts, rng, err);
 }
 
+static tern_module *make_vit(tern_rng *rng, tern_error *err)
+{
+    tern_vit_opts opts = tern_vit_preset("vit_tiny");
+    opts.in_channels = 1;
+    opts.classes = CLASSES;
+    opts.image_size = SIDE;
+    opts.patch_size = 4;
+    opts.layers = 1;
+    opts.heads = 2;
+    opts.hidden_dim = opts.mlp_dim = 4;
+    opts.dropout = opts.attention_dropout = 0.1;
+    opts.representation_size = 2;
+    return tern_vit_new(&opts, rng, err);
+}
+
+static tern_module *make_bert(tern_rng *rng, tern_error *err)
+{
+    tern_bert_opts opts = tern_bert_defaults();
+    opts.vocab_size = opts.hidden_size = opts.intermediate_size = opts.max_position_embeddings = 4;
+    opts.num_hidden_layers = opts.num_attention_heads = 2;
+    return tern_bert_new(&opts, rng, err);
+}
+
+static tern_module *make_encoder(tern_rng *rng, tern_error *err)
+{
+    tern_transformer_layer_opts opts = tern_transformer_layer_defaults();
+    opts.feedforward = 4;
+    opts.bias = false;
+    return tern_transformer_encoder_new(2, 4, 2, &opts, NULL, rng, err);
+}
+
+static tern_module *make_decoder(tern_rng *rng, tern_error *err)
+{
+    tern_transformer_layer_opts opts = tern_transformer_layer_defaults();
+    opts.feedforward = 4;
+    return tern_transformer_decoder_new(2, 4, 2, &opts, NULL, rng, err);
+}
+
+static tern_module *make_attention(tern_rng *rng, tern_error *err)
+{
+    tern_multihead_attention_opts opts = tern_multihead_attention_defaults();
+    opts.kdim = opts.vdim = 3;
+    return tern_multihead_attention_new(4, 2, &opts, rng, err);
+}
+
 /* Linear over weights that are computed themselves: their gradients are no parameters'. */
 static tern_tensor *computed_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
@@ -98,6 +143,7 @@ static tern_module *make_computed(tern_rng *rng, tern_error *err)
 static const recipe computed = {make_computed, 2, {BATCH, SIDE}, TERN_F32, NULL};
 static const recipe mlp = {make_mlp, 2, {BATCH, SIDE}, TERN_F32, NULL};
 static const recipe resnet = {make_resnet, 4, {BATCH, 1, SIDE, SIDE}, TERN_F32, NULL};
+static const recipe vit = {make_vit, 4, {BATCH, 1, SIDE, SIDE}, TERN_F32, NULL};
 static const recipe cast = {make_mlp, 2, {BATCH, SIDE}, TERN_BF16, NULL};
 
 /* Everything that one step needs. */
@@ -212,6 +258,13 @@ static void a_resnet(void **state)
     assert_in_range(sweep(&resnet, false), 150, 3000);
 }
 
+static void a_vit(void **state)
+{
+    (void)state;
+    assert_in_range(sweep(&vit, true), 100, 3000);
+    assert_in_range(sweep(&vit, false), 100, 3000);
+}
+
 static void computed_weights(void **state)
 {
     (void)state;
@@ -253,7 +306,8 @@ static void nets_that_are_not_made(void **state)
 {
     (void)state;
     static tern_module *(*const makers[])(tern_rng *, tern_error *) = {
-        make_mlp, make_resnet, make_bottlenecks, make_deeplab, make_unet};
+        make_mlp, make_resnet, make_bottlenecks, make_deeplab, make_unet,
+        make_vit, make_bert,   make_encoder,     make_decoder, make_attention};
     tern_rng *rng = tern_rng_new(1, NULL);
     for (size_t i = 0; i < sizeof(makers) / sizeof(*makers); i++) {
         tern_error err;
@@ -388,6 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_mlp),
         cmocka_unit_test(a_resnet),
+        cmocka_unit_test(a_vit),
         cmocka_unit_test(computed_weights),
         cmocka_unit_test(under_autocast),
         cmocka_unit_test(nets_that_are_not_made),

@@ -21,7 +21,7 @@ from ops import BF16, F16, F32, Run, error_of
 
 NEW = int(torch.__version__.split(".")[0]) >= 2
 KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
-HEADERS = "ops.h", "attention.h", "transformer.h", "pad.h", "conv.h", "loss.h"
+HEADERS = "ops.h", "attention.h", "pad.h", "conv.h", "loss.h"
 CREATE = "full rand randn".split()
 MODES = "constant", "reflect", "replicate", "circular"
 
