@@ -25,6 +25,7 @@
 #include <tern/nn.h>
 #include <tern/init.h>
 #include <tern/models.h>
+#include <tern/language_model.h>
 #include <tern/optim.h>
 #include <tern/schedule.h>
 #include <tern/amp.h>
