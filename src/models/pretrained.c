@@ -59,17 +59,24 @@ static void check_unexpected(const weights *w, const tern_object *names, const c
     }
 }
 
-/* Keeps the names that this file lacks, too. */
-static void note_missing(weights *w, const tern_object *names, const char *prefix)
+/* A name is missing if no file has it. */
+static void note_one(const weights *w, tern_object *missing, const char *name)
+{
+    if (!w->missing || tern_object_get(w->missing, name))
+        tern_object_set(missing, name, tern_object_none(w->err), w->err);
+}
+
+/* Keeps the names that this file lacks, too. `names` are those of the body alone if `is_body`. */
+static void note_missing(weights *w, const tern_object *names, bool is_body)
 {
     tern_object *missing = tern_object_dict(w->err);
     for (int64_t i = 0; i < tern_object_count(names) && !tern__is_set(w->err); i++) {
         char full[512] = "";
-        tern__text_append(full, sizeof(full), "%s%s%s", prefix, *prefix ? "." : "",
-                          tern_object_to_string(tern_object_at(names, i)));
-        if (!w->missing || tern_object_get(w->missing, full))
-            tern_object_set(missing, full, tern_object_none(w->err), w->err);
+        tern__text_append(full, sizeof(full), "%s%s%s", is_body ? w->model->kind->body : "",
+                          is_body ? "." : "", tern_object_to_string(tern_object_at(names, i)));
+        note_one(w, missing, full);
     }
+    if (is_body && !w->model->is_tied) note_one(w, missing, "lm_head.weight");
     tern_object_free(w->missing);
     w->missing = missing;
 }
@@ -87,8 +94,7 @@ static void read_file(weights *w, const char *name)
         tern_module *target = weights_target(w, state);
         tern_module_state_dict_load(target, state, &opts, &report, w->err);
         check_unexpected(w, tern_object_get(report, "unexpected_keys"), path);
-        note_missing(w, tern_object_get(report, "missing_keys"),
-                     target == w->model->body ? w->model->kind->body : "");
+        note_missing(w, tern_object_get(report, "missing_keys"), target == w->model->body);
     }
     tern_object_free(report);
     tern_object_free(state);
