@@ -70,9 +70,9 @@ static int attention_open_gradients(tern_scope *scope, tern__node *node, tern__c
     const int64_t *const shape = call->in[1 + MASK] ? call->in[1 + MASK]->shape : NULL;
     for (int i = Q; i < INPUTS; i++) {
         if (!tern__wants(node, i)) continue;
-        const tern__view *to = tern__grad_open(scope, node, i, &call->add[i]);
-        if (!to) return scope->error.code;
-        grad->view[i] = i == MASK ? tern__broadcast_view(to, 4, shape) : attention_seen_as(to, bthd);
+        tern__view to;
+        if (!tern__grad_open_strided(scope, node, i, &to, &call->add[i])) return scope->error.code;
+        grad->view[i] = i == MASK ? tern__broadcast_view(&to, 4, shape) : attention_seen_as(&to, bthd);
         call->out[i] = &grad->view[i];
     }
     return TERN_OK;
