@@ -97,11 +97,11 @@ static tern_tensor *token_cross_entropy(tern_scope *scope, tern_tensor *logits, 
 /* ---- the table ---- */
 
 static const tern__bench_model models[] = {
-    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy},
-    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy},
-    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy},
-    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy},
-    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice},
+    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy, 0, 0, 0},
+    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy, 0, 0, 0},
+    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy, 0, 0, 0},
+    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy, 0, 0, 0},
+    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice, 0, 0, 0},
     {"gpt2", 8, 0, 1, {128}, 256, true, make_gpt2, token_cross_entropy, 4, 256, 4},
     {"llama", 8, 0, 1, {128}, 256, true, make_llama, token_cross_entropy, 4, 256, 4},
 };
