@@ -214,12 +214,27 @@ bool tern__grad_open_window(tern_scope *scope, tern__node *node, const tern__vie
     return true;
 }
 
+/* True if a kernel may store the gradient of input i where the slice `view` shows its own input's gradient: nothing
+ * is there yet, and the kernel writes nothing else there. */
+static bool may_lend(const tern__node *node, int i, const tern__node *view)
+{
+    const tern_tensor *tensor = node->in[i], *base = view->in[0];
+    const tern__window *w = view->window;
+    if (tensor->grad_storage || tensor->grad_is_lent || !base->node || w->dim < 0) return false;
+    for (int k = 0; k < node->in_count; k++)
+        if (node->in[k] == base) return false;
+    if (!base->grad_storage) return true;
+    tern__grad_parts trial;
+    if (!base->grad_parts || base->grad_parts->dim != w->dim) return false;
+    trial = *base->grad_parts;
+    return parts_add(&trial, w->start, w->stop);
+}
+
 bool tern__grad_open_strided(tern_scope *scope, tern__node *node, int i, tern__view *to, bool *add)
 {
     tern_tensor *tensor = node->in[i];
-    tern__node *view = tensor->node;
-    bool is_slice = !tensor->leaf && view && view->window && view->window->dim >= 0 && view->in[0]->node;
-    if (is_slice && !tensor->grad_storage && !tensor->grad_is_lent) {
+    tern__node *view = tensor->leaf ? NULL : tensor->node;
+    if (view && view->window && may_lend(node, i, view)) {
         tensor->grad_is_lent = true;
         return tern__grad_open_window(scope, view, &tensor->view, to, add);
     }
