@@ -1,16 +1,16 @@
 #!/bin/sh
-# Installs the newest PyTorch, safetensors and TensorBoard, with which some tests compare tern and which Debian lacks or has in older
-# versions, into a virtual environment at $TERN_PEERS (default ~/.cache/tern-peers). Needs some GB and Debian's python3-venv. Tests that
-# need it are skipped without it, and say so.
+# Installs the newest PyTorch, safetensors, TensorBoard and transformers, with which some tests compare tern and which Debian lacks or
+# has in older versions, into a virtual environment at $TERN_PEERS (default ~/.cache/tern-peers). Needs some GB, of which transformers
+# takes 0.2, and Debian's python3-venv. Tests that need it are skipped without it, and say so.
 set -eu
 # shellcheck source=scripts/phase.sh
 . "$(dirname "$0")/phase.sh"
 peers=${TERN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-peers}
 # Without Debian's python3-venv the environment is made, but without pip; a later run then completes it.
 "$peers/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv "$peers"
-phase "packages" "some GB, minutes" "$peers/bin/python" -m pip install --upgrade torch numpy safetensors tensorboard selenium
+phase "packages" "some GB, minutes" "$peers/bin/python" -m pip install --upgrade torch numpy safetensors tensorboard selenium transformers
 "$peers/bin/python" - <<'END'
 from importlib.metadata import version
 
-print("peers:", ", ".join(f"{name} {version(name)}" for name in ("torch", "safetensors", "tensorboard")))
+print("peers:", ", ".join(f"{name} {version(name)}" for name in ("torch", "safetensors", "tensorboard", "transformers")))
 END

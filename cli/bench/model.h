@@ -1,6 +1,5 @@
-/* model.h - the networks that `tern bench step` trains, with the shape of their samples and their usual loss. A language
- * model's samples are sequences of size[0] tokens.
- * bench/peers/nets.py has the same in PyTorch. */
+/* model.h - the networks that `tern bench step` trains, with the shape of their samples and their usual loss.
+ * A language model's samples are sequences of size[0] tokens. bench/peers/nets.py has the same in PyTorch. */
 #ifndef TERN_CLI_BENCH_MODEL_H
 #define TERN_CLI_BENCH_MODEL_H
 

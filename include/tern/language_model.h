@@ -1,5 +1,5 @@
-/* language_model.h - decoders that predict the next token, with the names and initial weights of Hugging Face's
- * transformers, and their folders (config.json and safetensors).
+/* language_model.h - decoders that predict the next token, with the names and initial weights of Hugging
+ * Face's transformers, and their folders (config.json and safetensors).
  *
  *     tern_module *model = tern_pretrained_open("gpt2", NULL, &err);
  *     tern_tensor *loss = tern_language_model_loss(model, scope, tokens, NULL, NULL);
@@ -46,9 +46,9 @@ TERN_API tern_gpt2_opts tern_gpt2_defaults(void);
 
 /* GPT-2 (Radford et al. 2019): tokens (N, T), i64 or i32 -> logits (N, T, vocab_size). Names are those of
  * transformers' GPT2LMHeadModel: transformer.wte.weight, transformer.h.0.attn.c_attn.weight (in, out) ..
- * Initial weights are drawn from the same distributions: normal(0, initializer_range), divided by
- * sqrt(2 n_layer) for c_proj.weight, biases 0. With a NULL `rng` all weights but the norms' are 0, to be loaded.
- * A context longer than n_positions is E_RANGE of the scope. NULL: E_RANGE (options), E_INVALID (n_embd is no
+ * Initial weights are drawn from the same distributions: normal(0, initializer_range), divided by sqrt(2
+ * n_layer) for c_proj.weight, biases 0. With a NULL `rng` all weights but the norms' are 0, to be loaded. A
+ * context longer than n_positions is E_RANGE of the scope. NULL: E_RANGE (options), E_INVALID (n_embd is no
  * multiple of n_head), E_MEMORY. */
 TERN_API tern_module *tern_gpt2_new(const tern_gpt2_opts *opts, tern_rng *rng, tern_error *err);
 
@@ -99,8 +99,8 @@ TERN_API tern_language_model_loss_opts tern_language_model_loss_defaults(void);
 /* Returns the cross entropy of the next tokens. tokens and labels are (N, T), i64 or i32; NULL labels are the
  * tokens. As in transformers, the labels are shifted here: position t predicts labels[n][t + 1], and the last
  * position predicts nothing. The logits are not held as a whole (tern_linear_cross_entropy). `model` is a
- * module of tern_gpt2_new, tern_llama_new or tern_pretrained_open; another is E_INVALID. Under tern_ddp, call it
- * instead of tern_forward and tern_cross_entropy. transformers' model(tokens, labels=labels).loss. */
+ * module of tern_gpt2_new, tern_llama_new or tern_pretrained_open; another is E_INVALID. Under tern_ddp, call
+ * it instead of tern_forward and tern_cross_entropy. transformers' model(tokens, labels=labels).loss. */
 TERN_API tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, tern_tensor *tokens,
                                                tern_tensor *labels,
                                                const tern_language_model_loss_opts *opts);
@@ -116,14 +116,14 @@ typedef struct tern_pretrained_opts {
 TERN_API tern_pretrained_opts tern_pretrained_defaults(void);
 
 /* Makes the model of a folder's config.json, and reads its weights: model.safetensors, or the shards of
- * model.safetensors.index.json, or pytorch_model.bin, or the shards of pytorch_model.bin.index.json. Names may
- * lack the prefix "transformer." or "model.", as those of GPT2Model and LlamaModel do. 16-bit weights become
- * f32 (tern_module_cast changes that). transformers' AutoModelForCausalLM.from_pretrained, for folders only:
- * nothing is downloaded.
+ * model.safetensors.index.json, or pytorch_model.bin, or the shards of pytorch_model.bin.index.json. Names
+ * may lack the prefix "transformer." or "model.", as those of GPT2Model and LlamaModel do. 16-bit weights
+ * become f32 (tern_module_cast changes that). transformers' AutoModelForCausalLM.from_pretrained, for folders
+ * only: nothing is downloaded.
  *
- * NULL on error: E_IO (a file is missing, and the error names it), E_FORMAT (config.json or an index is damaged,
- * or a field is missing or of another kind), E_UNSUPPORTED (another model, or an option that tern does not
- * have), E_INVALID (missing and unexpected names), E_SHAPE, E_DTYPE, E_MEMORY. */
+ * NULL on error: E_IO (a file is missing, and the error names it), E_FORMAT (config.json or an index is
+ * damaged, or a field is missing or of another kind), E_UNSUPPORTED (another model, or an option that tern
+ * does not have), E_INVALID (missing and unexpected names), E_SHAPE, E_DTYPE, E_MEMORY. */
 TERN_API tern_module *tern_pretrained_open(const char *folder, const tern_pretrained_opts *opts,
                                            tern_error *err);
 
@@ -133,8 +133,8 @@ typedef struct tern_pretrained_save_opts {
 } tern_pretrained_save_opts;
 TERN_API tern_pretrained_save_opts tern_pretrained_save_defaults(void);
 
-/* Writes config.json and model.safetensors, or shards with their index, into a folder, which is made if there is
- * none, so that transformers and tern_pretrained_open read them. A shared lm_head.weight is left out, as
+/* Writes config.json and model.safetensors, or shards with their index, into a folder, which is made if there
+ * is none, so that transformers and tern_pretrained_open read them. A shared lm_head.weight is left out, as
  * transformers does. E_INVALID: not a language model; E_RANGE: max_shard_bytes; E_IO, E_MEMORY. */
 TERN_API int tern_pretrained_save(const tern_module *model, const char *folder,
                                   const tern_pretrained_save_opts *opts, tern_error *err);

@@ -58,9 +58,9 @@ TERN_API tern_tensor *tern_parameter_add(tern_module *module, const char *name, 
                                          const int64_t *shape, tern_error *err);
 TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
                                       const int64_t *shape, tern_error *err);
-/* Keeps a buffer of `module` out of the state dict, as one that follows from the options and need not be saved;
- * or back in it. Everything else (devices, dtypes, tern_ddp) treats it like other buffers. Call it before the
- * seal (E_STATE). E_INVALID: no such buffer. register_buffer(name, tensor, persistent=False). */
+/* Keeps a buffer of `module` out of the state dict, as one that follows from the options and need not be
+ * saved; or back in it. Everything else (devices, dtypes, tern_ddp) treats it like other buffers. Call it
+ * before the seal (E_STATE). E_INVALID: no such buffer. register_buffer(name, tensor, persistent=False). */
 TERN_API int tern_buffer_persistent_set(tern_module *module, const char *name, bool persistent,
                                         tern_error *err);
 

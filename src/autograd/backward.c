@@ -100,8 +100,8 @@ static bool take_grad(tern_scope *scope, tern_tensor *tensor)
 
 /* ---- gradients that come in parts ----
  *
- * The slices of a tensor write their gradients into parts of its own. Zeros are needed only where no slice has
- * written, and that is known when the gradient is used, or when something else adds to it. */
+ * The slices of a tensor write their gradients into parts of its own. Zeros are needed only where no slice
+ * has written, and that is known when the gradient is used, or when something else adds to it. */
 
 #define PARTS 16
 
@@ -178,10 +178,10 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
 }
 
 /* Returns the gradient of a view's input, of which it will write its part. */
-static const tern__view *part_open(tern_scope *scope, tern__node *node, bool *add)
+static const tern__view *view_part_open(tern_scope *scope, tern__node *node, bool *add)
 {
     tern_tensor *tensor = node->in[0];
-    const tern__window *w = node->window;
+    const tern__view_part *w = node->shows;
     bool comes_in_parts = tensor->node && w->dim >= 0;
     if (comes_in_parts && !tensor->grad_storage) {
         if (!(tensor->grad_parts = tern__scope_alloc(scope, sizeof(*tensor->grad_parts)))) return NULL;
@@ -194,15 +194,15 @@ static const tern__view *part_open(tern_scope *scope, tern__node *node, bool *ad
     if (comes_in_parts && parts && parts->dim == w->dim && parts_add(parts, w->start, w->stop))
         return &tensor->grad;
     const tern__view *grad = tern__grad_open(scope, node, 0, add);
-    if (grad && !*add && w->dim != TERN__WINDOW_WHOLE && fill_value(scope, grad, 0)) return NULL;
+    if (grad && !*add && w->dim != TERN__PART_WHOLE && fill_value(scope, grad, 0)) return NULL;
     return grad;
 }
 
-bool tern__grad_open_window(tern_scope *scope, tern__node *node, const tern__view *like, tern__view *seen,
-                            bool *add)
+bool tern__grad_open_part(tern_scope *scope, tern__node *node, const tern__view *like, tern__view *seen,
+                          bool *add)
 {
-    const tern__window *w = node->window;
-    const tern__view *grad = part_open(scope, node, add);
+    const tern__view_part *w = node->shows;
+    const tern__view *grad = view_part_open(scope, node, add);
     if (!grad) return false;
     *seen = *grad;
     seen->data = (char *)grad->data + w->offset * (int64_t)tern_dtype_bytes(grad->dtype);
@@ -214,12 +214,12 @@ bool tern__grad_open_window(tern_scope *scope, tern__node *node, const tern__vie
     return true;
 }
 
-/* True if a kernel may store the gradient of input i where the slice `view` shows its own input's gradient: nothing
- * is there yet, and the kernel writes nothing else there. */
+/* True if a kernel may store the gradient of input i where the slice `view` shows its own input's gradient:
+ * nothing is there yet, and the kernel writes nothing else there. */
 static bool may_lend(const tern__node *node, int i, const tern__node *view)
 {
     const tern_tensor *tensor = node->in[i], *base = view->in[0];
-    const tern__window *w = view->window;
+    const tern__view_part *w = view->shows;
     if (tensor->grad_storage || tensor->grad_is_lent || !base->node || w->dim < 0) return false;
     for (int k = 0; k < node->in_count; k++)
         if (node->in[k] == base) return false;
@@ -234,9 +234,9 @@ bool tern__grad_open_strided(tern_scope *scope, tern__node *node, int i, tern__v
 {
     tern_tensor *tensor = node->in[i];
     tern__node *view = tensor->leaf ? NULL : tensor->node;
-    if (view && view->window && may_lend(node, i, view)) {
+    if (view && view->shows && may_lend(node, i, view)) {
         tensor->grad_is_lent = true;
-        return tern__grad_open_window(scope, view, &tensor->view, to, add);
+        return tern__grad_open_part(scope, view, &tensor->view, to, add);
     }
     const tern__view *grad = tern__grad_open(scope, node, i, add);
     if (grad) *to = *grad;

@@ -15,8 +15,8 @@ typedef struct tern__config {
 /* Reads a JSON file of one object, up to 64 MiB. The caller frees it (cJSON_Delete). NULL: E_IO, E_FORMAT. */
 cJSON *tern__config_read(const char *path, const char *func, tern_error *err);
 
-/* Read a field into *to. One that is missing or null leaves *to as it is, or is E_FORMAT if `needed`. A field of
- * another kind is E_FORMAT. */
+/* Read a field into *to. One that is missing or null leaves *to as it is, or is E_FORMAT if `needed`. A field
+ * of another kind is E_FORMAT. */
 void tern__config_int(const tern__config *config, const char *name, bool needed, int64_t *to);
 void tern__config_count(const tern__config *config, const char *name, bool needed, int *to);
 void tern__config_real(const tern__config *config, const char *name, double *to);

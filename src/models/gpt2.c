@@ -1,6 +1,6 @@
-/* gpt2.c - GPT-2 (Radford et al. 2019), named as in transformers' modeling_gpt2.py: blocks of causal attention
- * and an MLP, each on a layer norm of the block's input and added to it. The linears are transformers' Conv1D,
- * whose weights are (in, out). */
+/* gpt2.c - GPT-2 (Radford et al. 2019), named as in transformers' modeling_gpt2.py: blocks of causal
+ * attention and an MLP, each on a layer norm of the block's input and added to it. The linears are
+ * transformers' Conv1D, whose weights are (in, out). */
 #include "base/opts.h"
 #include "models/language_model.h"
 #include "ops/ops.h"

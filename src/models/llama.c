@@ -1,6 +1,6 @@
-/* llama.c - Llama (Touvron et al. 2023), named as in transformers' modeling_llama.py: layers of causal attention
- * with rotary positions and grouped heads, and a gated MLP, each on a root mean square norm of the layer's input
- * and added to it. */
+/* llama.c - Llama (Touvron et al. 2023), named as in transformers' modeling_llama.py: layers of causal
+ * attention with rotary positions and grouped heads, and a gated MLP, each on a root mean square norm of the
+ * layer's input and added to it. */
 #include "base/opts.h"
 #include "models/language_model.h"
 #include "ops/ops.h"
@@ -20,7 +20,8 @@ static int64_t llama_key_heads(const tern_llama_opts *o)
 
 /* ---- rotary positions: the tables of all layers ---- */
 
-/* The tables are no buffers of the tree: all ranks and replicas compute the same ones, and nobody writes them. */
+/* The tables are no buffers of the tree: all ranks and replicas compute the same ones, and nobody writes
+ * them. */
 typedef struct llama_rope {
     tern_rotary_table_opts opts;
     int64_t pairs;          /* K: half the features of a head       */

@@ -1,6 +1,6 @@
-/* pretrained.c - opens a folder that transformers has written. config.json says which model it is; the weights
- * are in one file or in shards, which are read one after the other, so that beside the model only one of them is
- * in memory. */
+/* pretrained.c - opens a folder that transformers has written. config.json says which model it is; the
+ * weights are in one file or in shards, which are read one after the other, so that beside the model only one
+ * of them is in memory. */
 #include "base/file.h"
 #include "base/opts.h"
 #include "base/text.h"

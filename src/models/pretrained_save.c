@@ -1,5 +1,5 @@
-/* pretrained_save.c - writes a folder that transformers reads: the weights first and config.json last, so that a
- * folder with a config is whole. */
+/* pretrained_save.c - writes a folder that transformers reads: the weights first and config.json last, so
+ * that a folder with a config is whole. */
 #include "base/file.h"
 #include "base/opts.h"
 #include "models/language_model.h"
@@ -35,8 +35,8 @@ static bool is_left_out(const folder_writer *w, int index)
     return tern__state_repeats(w->module, index);
 }
 
-/* Returns the shard of entry `index`, given that of the entry before: tensors fill shards in order, and one that
- * is larger than a shard has one of its own. */
+/* Returns the shard of entry `index`, given that of the entry before: tensors fill shards in order, and one
+ * that is larger than a shard has one of its own. */
 static int next_shard(const folder_writer *w, int index, int shard, int64_t *filled)
 {
     int64_t bytes = (int64_t)tern__view_bytes(&tern_state_get(w->module, index).tensor->view);

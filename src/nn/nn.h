@@ -131,8 +131,8 @@ void tern__seal_free(tern__seal *seal);
 int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err);
 /* Makes tree->state if there is none: for each module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
-/* Return the number of all parameters and buffers, and entry `index`: those of the state dict, then the buffers
- * that are not in it. */
+/* Return the number of all parameters and buffers, and entry `index`: those of the state dict, then the
+ * buffers that are not in it. */
 int tern__entry_count(const tern_module *module);
 tern_state_entry tern__entry_get(const tern_module *module, int index);
 /* True if entry `index` is a second name of a parameter that an earlier entry has. */

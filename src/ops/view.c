@@ -31,7 +31,7 @@ static int view_gradient(tern_scope *scope, tern__node *node)
     bool add;
     tern__view seen;
     if (!node->out->grad_storage) return TERN_OK;
-    if (!tern__grad_open_window(scope, node, tern__dy(node), &seen, &add) ||
+    if (!tern__grad_open_part(scope, node, tern__dy(node), &seen, &add) ||
         !tern__copy_into(scope, &seen, tern__dy(node), add))
         return scope->error.code;
     return tern__grad_done(scope, node, 0);
@@ -39,12 +39,12 @@ static int view_gradient(tern_scope *scope, tern__node *node)
 
 /* Describes `seen`, a view of x, in the memory of x's gradient, which is dense. */
 static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, const tern__view *seen,
-                            const tern__window *w)
+                            const tern__view_part *w)
 {
     tern_tensor *y = tern__share(scope, x, seen);
     tern__node *node = y ? tern__record(scope, op, view_gradient, y, 1, &x) : NULL;
     tern__save_attr(scope, node, w, sizeof(*w));
-    if (node) node->window = node->attr;
+    if (node) node->shows = node->attr;
     return y;
 }
 
@@ -67,7 +67,7 @@ static tern_tensor *permute(tern_scope *scope, const char *op, tern_tensor *x, c
     if (!(x = x->view.layout == TERN__PLAIN ? x : tern__plain(scope, x))) return NULL;
     tern__view seen = x->view;
     tern__view grad = tern__view_make(seen.dtype, TERN__PLAIN, seen.ndim, seen.shape);
-    tern__window w = {.dim = TERN__WINDOW_WHOLE};
+    tern__view_part w = {.dim = TERN__PART_WHOLE};
     for (int d = 0; d < seen.ndim; d++) {
         seen.shape[d] = x->view.shape[dims[d]];
         seen.stride[d] = x->view.stride[dims[d]];
@@ -110,12 +110,12 @@ static tern_tensor *view_take(tern_scope *scope, const char *op, tern_tensor *x,
     tern__view seen = x->view;
     tern__view grad = tern__view_make(seen.dtype, TERN__PLAIN, seen.ndim, seen.shape);
     bool is_whole = count == seen.shape[dim];
-    tern__window w = {.offset = start * grad.stride[dim],
-                      .dim = is_whole    ? TERN__WINDOW_WHOLE
-                             : step == 1 ? dim
-                                         : TERN__WINDOW_ODD,
-                      .start = start,
-                      .stop = start + count};
+    tern__view_part w = {.offset = start * grad.stride[dim],
+                         .dim = is_whole    ? TERN__PART_WHOLE
+                                : step == 1 ? dim
+                                            : TERN__PART_ODD,
+                         .start = start,
+                         .stop = start + count};
     seen.data = (char *)seen.data + start * seen.stride[dim] * (int64_t)tern_dtype_bytes(seen.dtype);
     seen.shape[dim] = count;
     seen.stride[dim] *= step;
