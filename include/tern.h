@@ -19,13 +19,14 @@
 #include <tern/ops.h>
 #include <tern/attention.h>
 #include <tern/pad.h>
-#include <tern/transformer.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
 #include <tern/function.h>
 #include <tern/nn.h>
+#include <tern/transformer.h>
 #include <tern/init.h>
 #include <tern/models.h>
+#include <tern/language_model.h>
 #include <tern/optim.h>
 #include <tern/schedule.h>
 #include <tern/amp.h>

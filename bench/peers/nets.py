@@ -1,5 +1,7 @@
 """The networks of `tern bench step` in PyTorch, with the same initial weights, data and losses: torchvision's ResNets and DeepLabV3 (copied,
-since torchvision may not be installed), and the 3-D U-Net of tests/torch/test_unet3d.py."""
+since torchvision may not be installed), the 3-D U-Net of tests/torch/test_unet3d.py, and transformers' GPT-2 and Llama without dropout."""
+import math
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -118,6 +120,132 @@ class Unet3d(nn.Module):
         return self.head(x)
 
 
+def attention(q, k, v):
+    """Causal, of (N, T, heads, features)."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if hasattr(F, "scaled_dot_product_attention"):
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    else:
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        y = scores.masked_fill(hidden, -math.inf).softmax(-1).to(v.dtype) @ v
+    return y.transpose(1, 2).flatten(2)
+
+
+class Conv1D(nn.Module):
+    """transformers' linear with a weight (in, out)."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(inputs, outputs)), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight).view(*x.shape[:-1], -1)
+
+
+class Gpt2Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.c_attn, self.attn_c_proj = nn.LayerNorm(width), Conv1D(width, 3 * width), Conv1D(width, width)
+        self.ln_2, self.c_fc, self.mlp_c_proj = nn.LayerNorm(width), Conv1D(width, 4 * width), Conv1D(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in self.c_attn(self.ln_1(x)).chunk(3, -1))
+        x = x + self.attn_c_proj(attention(q, k, v))
+        return x + self.mlp_c_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, vocabulary, positions, width, layers, heads):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.h = nn.Sequential(*(Gpt2Block(width, heads) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, tokens):
+        x = self.h(self.wte(tokens) + self.wpe.weight[: tokens.shape[1]])
+        return F.linear(self.ln_f(x), self.wte.weight)
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        if hasattr(F, "rms_norm"):
+            return F.rms_norm(x, x.shape[-1:], self.weight, 1e-6)
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class LlamaLayer(nn.Module):
+    def __init__(self, width, inner, heads):
+        super().__init__()
+        linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (linear(width, width) for _ in range(4))
+        self.gate_proj, self.up_proj, self.down_proj = linear(width, inner), linear(width, inner), linear(inner, width)
+        self.input_norm, self.mlp_norm = RmsNorm(width), RmsNorm(width)
+
+    def rotate(self, x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    def forward(self, x, tables):
+        y = self.input_norm(x)
+        q, k, v = (part(y).unflatten(-1, (self.heads, -1)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        cos, sin = (table.to(q.dtype) for table in tables)
+        x = x + self.o_proj(attention(self.rotate(q, cos, sin), self.rotate(k, cos, sin), v))
+        y = self.mlp_norm(x)
+        return x + self.down_proj(F.silu(self.gate_proj(y)) * self.up_proj(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, vocabulary, positions, width, layers, heads):
+        super().__init__()
+        inner, pairs = (width * 8 // 3 + 31) // 32 * 32, width // heads // 2
+        self.embed_tokens = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(LlamaLayer(width, inner, heads) for _ in range(layers))
+        self.norm, self.lm_head = RmsNorm(width), nn.Linear(width, vocabulary, bias=False)
+        angles = torch.arange(positions).double()[:, None] * 1e4 ** (-torch.arange(pairs).double() / pairs)
+        self.tables = [torch.cat([part, part], 1)[:, None].float() for part in (angles.cos(), angles.sin())]
+
+    def forward(self, tokens):
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, [table[: tokens.shape[1]] for table in self.tables])
+        return self.lm_head(self.norm(x))
+
+
+def with_normal(net, layers):
+    """Draws transformers' initial weights, as tern does: all, and again those that add to the residual stream."""
+    torch.manual_seed(0)
+    matrices = [(name, p) for name, p in net.named_parameters() if p.ndim == 2]
+    for _, p in matrices:
+        nn.init.normal_(p, 0, 0.02)
+    for name, p in matrices:
+        if name.endswith("c_proj.weight"):
+            nn.init.normal_(p, 0, 0.02 / math.sqrt(2 * layers))
+    return net
+
+
+def next_tokens(logits, labels):
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+LANGUAGE_NETS = {"gpt2": Gpt2, "llama": Llama}
+
+
+def make_language(name, batch, size, rank, layers, width, heads, vocabulary):
+    length = int(size or 128)
+    net = with_normal(LANGUAGE_NETS[name](vocabulary, length, width, layers, heads), layers)
+    count = batch * length
+    tokens = (torch.arange(rank * count, (rank + 1) * count) * 2654435761 % 2**32 // 256 % vocabulary).view(batch, length)
+    labels = torch.cat([tokens[:, 1:], torch.full((batch, 1), -100)], 1)
+    return net, tokens, labels, next_tokens
+
+
 def mlp():
     sizes = [784, 1024, 1024, 10]
     layers = [part for pair in zip(sizes, sizes[1:]) for part in (nn.Linear(*pair), nn.ReLU())]
@@ -151,8 +279,10 @@ NETS = {
 }
 
 
-def make(name, batch, size, rank):
-    """Returns network, samples, labels and loss; `size` is text as tern's --size, or None."""
+def make(name, batch, size, rank, layers=4, width=256, heads=4, vocabulary=256):
+    """Returns network, samples, labels and loss; `size` is text as tern's --size, or None. The numbers after it are of language models."""
+    if name in LANGUAGE_NETS:
+        return make_language(name, batch, size, rank, layers, width, heads, vocabulary)
     build, channels, usual, labels_of, classes, loss = NETS[name]
     numbers = tuple(map(int, size.split("x"))) if size else usual
     size = numbers * len(usual) if len(numbers) == 1 else numbers

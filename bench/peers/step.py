@@ -29,9 +29,11 @@ def cpu_ms():
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=nets.NETS, default="mlp")
+    parser.add_argument("--model", choices=[*nets.NETS, *nets.LANGUAGE_NETS], default="mlp")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--size", help="size of images or volumes, as tern's; default: the model's")
+    for name, usual in (("layers", 4), ("width", 256), ("heads", 4), ("vocabulary", 256)):
+        parser.add_argument(f"--{name}", type=int, default=usual, help="of gpt2 and llama")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 uses an autocast region")
     parser.add_argument("--way", choices=WAYS, default="default")
@@ -39,7 +41,7 @@ def main():
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     open_world(args.meet, args.threads)
-    net, x, y, loss_of = nets.make(args.model, args.batch, args.size, dist.get_rank())
+    net, x, y, loss_of = nets.make(args.model, args.batch, args.size, dist.get_rank(), args.layers, args.width, args.heads, args.vocabulary)
     net, x = arranged(args.way, net), arranged(args.way, x)
     ddp = DistributedDataParallel(net) if dist.get_world_size() > 1 else net
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
@@ -66,6 +68,8 @@ def main():
             "median_ms": median_ms, "min_ms": min(times[WARM_UP:]), "cpu_ms": mean(used / args.steps),
             "samples_per_s": args.batch * dist.get_world_size() / median_ms * 1e3, "peak_rss_mb": peak_rss_mb, "pss_mb": pss_mb(),
             "first_step_ms": first_step_ms, "loss_first": loss_first, "loss_last": mean(loss.item())}
+    if args.model in nets.LANGUAGE_NETS:
+        line["tokens_per_s"] = line["samples_per_s"] * x.shape[1]
     if dist.get_rank() == 0:
         print(json.dumps(line), flush=True)
     leave_world()

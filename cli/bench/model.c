@@ -47,6 +47,32 @@ static tern_module *make_unet3d(const tern__bench_model *model, tern_rng *rng, t
     return tern_unet3d_new(&opts, rng, err);
 }
 
+/* Without dropout, as deeplabv3. */
+static tern_module *make_gpt2(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_gpt2_opts opts = tern_gpt2_defaults();
+    opts.vocab_size = model->classes;
+    opts.n_positions = model->size[0];
+    opts.n_embd = model->width;
+    opts.n_layer = (int)model->layers;
+    opts.n_head = model->heads;
+    opts.resid_pdrop = opts.embd_pdrop = opts.attn_pdrop = 0;
+    return tern_gpt2_new(&opts, rng, err);
+}
+
+/* Its MLP has 8 / 3 of the width, a multiple of 32, so that it has about as many weights as GPT-2's. */
+static tern_module *make_llama(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_llama_opts opts = tern_llama_defaults();
+    opts.vocab_size = model->classes;
+    opts.max_position_embeddings = model->size[0];
+    opts.hidden_size = model->width;
+    opts.intermediate_size = (model->width * 8 / 3 + 31) / 32 * 32;
+    opts.num_hidden_layers = (int)model->layers;
+    opts.num_attention_heads = model->heads;
+    return tern_llama_new(&opts, rng, err);
+}
+
 /* ---- losses ---- */
 
 static tern_tensor *cross_entropy(tern_scope *scope, tern_tensor *scores, tern_tensor *labels)
@@ -60,14 +86,24 @@ static tern_tensor *bce_dice(tern_scope *scope, tern_tensor *scores, tern_tensor
     return tern_bce_dice_loss(scope, scores, labels, 1, 1, NULL);
 }
 
+/* Of logits (N, T, classes), where replicas have computed them: a model's own loss makes none. */
+static tern_tensor *token_cross_entropy(tern_scope *scope, tern_tensor *logits, tern_tensor *labels)
+{
+    int64_t classes = tern_tensor_shape(logits)[2];
+    logits = tern_reshape(scope, logits, 2, (int64_t[]){-1, classes});
+    return tern_cross_entropy(scope, logits, tern_reshape(scope, labels, 1, (int64_t[]){-1}), NULL);
+}
+
 /* ---- the table ---- */
 
 static const tern__bench_model models[] = {
-    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy},
-    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy},
-    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy},
-    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy},
-    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice},
+    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy, 0, 0, 0},
+    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy, 0, 0, 0},
+    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy, 0, 0, 0},
+    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy, 0, 0, 0},
+    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice, 0, 0, 0},
+    {"gpt2", 8, 0, 1, {128}, 256, true, make_gpt2, token_cross_entropy, 4, 256, 4},
+    {"llama", 8, 0, 1, {128}, 256, true, make_llama, token_cross_entropy, 4, 256, 4},
 };
 
 const tern__bench_model *tern__bench_model_find(const char *name)
@@ -95,15 +131,19 @@ static int read_numbers(const char *text, int64_t numbers[3])
 
 bool tern__bench_model_size(const tern__bench_model *model, const char *text, int64_t *size)
 {
+    static const char *const examples[] = {NULL, "128", "257x257", "32x160x160"};
     int64_t numbers[3];
     int count = read_numbers(text, numbers);
     if (count > 0 && (count == 1 || count == model->spatial) && model->spatial > 0) {
         for (int d = 0; d < model->spatial; d++) size[d] = numbers[count == 1 ? 0 : d];
         return true;
     }
-    if (model->spatial)
+    if (model->spatial == 1)
+        tern__cli_complain(WHO, "--size: expected one number up to %d, as in %s, got \"%s\"", SIZE_LIMIT,
+                           examples[1], text);
+    else if (model->spatial)
         tern__cli_complain(WHO, "--size: expected %d numbers up to %d, as in %s, or one for all, got \"%s\"",
-                           model->spatial, SIZE_LIMIT, model->spatial == 3 ? "32x160x160" : "257x257", text);
+                           model->spatial, SIZE_LIMIT, examples[model->spatial], text);
     else
         tern__cli_complain(WHO, "--size: %s has a fixed size", model->name);
     return false;

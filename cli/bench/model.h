@@ -1,5 +1,5 @@
 /* model.h - the networks that `tern bench step` trains, with the shape of their samples and their usual loss.
- * bench/peers/nets.py has the same in PyTorch. */
+ * A language model's samples are sequences of size[0] tokens. bench/peers/nets.py has the same in PyTorch. */
 #ifndef TERN_CLI_BENCH_MODEL_H
 #define TERN_CLI_BENCH_MODEL_H
 
@@ -11,10 +11,11 @@ typedef struct tern__bench_model {
     int64_t channels; /* of a sample; the features of the mlp */
     int spatial;      /* the number of spatial dimensions */
     int64_t size[3];  /* of these; default */
-    int64_t classes;  /* 1: the labels are a mask */
+    int64_t classes;  /* 1: the labels are a mask; of a language model: the vocabulary */
     bool dense;       /* there is a label per pixel or voxel, not per sample */
     tern_module *(*make)(const struct tern__bench_model *model, tern_rng *rng, tern_error *err);
     tern_tensor *(*loss)(tern_scope *scope, tern_tensor *scores, tern_tensor *labels);
+    long layers, width, heads; /* of a language model; 0: it is none */
 } tern__bench_model;
 
 /* Returns NULL after a message if there is no model of that name. */

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 typedef struct settings {
+    tern__bench_model own; /* the model, with the options' numbers */
     const tern__bench_model *model;
     const char *size_text, *dtype, *reduce;
     const char *level; /* of amp; NULL: no amp */
@@ -20,6 +21,7 @@ typedef struct settings {
     const char *device; /* NULL: TERN_DEVICE or the CPU */
     int64_t size[3];    /* of the spatial dimensions */
     long batch, steps, warm_up;
+    long layers, width, heads, vocabulary; /* of a language model; 0: its own */
     bool json, profile, shapes, data_parallel, shard, exact_conv, deterministic;
 } settings;
 
@@ -51,7 +53,7 @@ typedef struct bench {
     int64_t shape[5], label_shape[5];
     int ndim, label_ndim;
     float *numbers;
-    int64_t *classes;
+    int64_t *classes, *tokens;
     tern_tensor *x, *labels; /* the same on the device */
 } bench;
 
@@ -62,12 +64,12 @@ static int64_t count_of(const int64_t *shape, int ndim)
     return count;
 }
 
-/* Inputs are (N, C, size); labels are (N) or (N, size), a mask is (N, 1, size). */
+/* Inputs are (N, C, size), or tokens (N, T); labels are (N) or (N, size), a mask is (N, 1, size). */
 static void set_shapes(bench *b, const settings *set)
 {
     const tern__bench_model *model = set->model;
     b->shape[b->ndim++] = b->label_shape[b->label_ndim++] = set->batch;
-    b->shape[b->ndim++] = model->channels;
+    if (!model->layers) b->shape[b->ndim++] = model->channels;
     if (model->classes == 1) b->label_shape[b->label_ndim++] = 1;
     for (int d = 0; d < model->spatial; d++) {
         b->shape[b->ndim++] = set->size[d];
@@ -75,9 +77,28 @@ static void set_shapes(bench *b, const settings *set)
     }
 }
 
+/* Tokens that look random and are the same in PyTorch; the label of each is the next. */
+static void make_tokens(bench *b, const settings *set, tern_error *err)
+{
+    int64_t length = set->size[0], count = set->batch * length, first = count * tern_group_rank(b->world);
+    b->tokens = tern__alloc((size_t)count * sizeof(*b->tokens), "tern bench step", err);
+    b->classes = tern__alloc((size_t)count * sizeof(*b->classes), "tern bench step", err);
+    if (!b->tokens || !b->classes) return;
+    for (int64_t i = 0; i < count; i++)
+        b->tokens[i] = (int64_t)((uint32_t)(first + i) * 2654435761u >> 8) % set->model->classes;
+    for (int64_t i = 0; i < count; i++) b->classes[i] = (i + 1) % length ? b->tokens[i + 1] : -100;
+    b->data = tern_scope_new(b->device, b->world, err);
+    b->x = tern_tensor_from(b->data, b->tokens, TERN_I64, b->ndim, b->shape);
+    b->labels = tern_tensor_from(b->data, b->classes, TERN_I64, b->label_ndim, b->label_shape);
+}
+
 static void make_data(bench *b, const settings *set, tern_error *err)
 {
     set_shapes(b, set);
+    if (set->model->layers) {
+        make_tokens(b, set, err);
+        return;
+    }
     int64_t count = count_of(b->shape, b->ndim), labels = count_of(b->label_shape, b->label_ndim);
     b->numbers = tern__alloc((size_t)count * sizeof(*b->numbers), "tern bench step", err);
     b->classes = tern__alloc((size_t)labels * sizeof(*b->classes), "tern bench step", err);
@@ -126,6 +147,7 @@ static void close_bench(bench *b)
     tern_scope_free(b->scope);
     tern_scope_free(b->data);
     tern__free(b->classes);
+    tern__free(b->tokens);
     tern__free(b->numbers);
     tern_optim_free(b->optim);
     tern_data_parallel_free(b->parallel);
@@ -143,9 +165,17 @@ static tern_tensor *scores_of(bench *b)
     return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, b->x), b->device);
 }
 
+static tern_tensor *loss_of(bench *b, const settings *set)
+{
+    if (!set->model->layers || b->parallel) return set->model->loss(b->scope, scores_of(b), b->labels);
+    tern_language_model_loss_opts opts = tern_language_model_loss_defaults();
+    opts.shifted = true;
+    return tern_language_model_loss(b->net, b->scope, b->x, b->labels, &opts);
+}
+
 static void bench_step_run(bench *b, const settings *set, tern_error *err)
 {
-    tern_tensor *loss = set->model->loss(b->scope, scores_of(b), b->labels);
+    tern_tensor *loss = loss_of(b, set);
     if (b->amp)
         tern_amp_backward(b->amp, b->scope, loss, NULL);
     else
@@ -284,6 +314,12 @@ static void add_settings(cJSON *line, const bench *b, const settings *set, int r
     cJSON *size = cJSON_AddArrayToObject(line, "size");
     for (int d = 0; d < set->model->spatial; d++)
         cJSON_AddItemToArray(size, cJSON_CreateNumber((double)set->size[d]));
+    if (set->model->layers) {
+        cJSON_AddNumberToObject(line, "layers", (double)set->model->layers);
+        cJSON_AddNumberToObject(line, "width", (double)set->model->width);
+        cJSON_AddNumberToObject(line, "heads", (double)set->model->heads);
+        cJSON_AddNumberToObject(line, "vocabulary", (double)set->model->classes);
+    }
     cJSON_AddStringToObject(line, "dtype", set->dtype);
     if (set->level) cJSON_AddStringToObject(line, "opt_level", set->level);
     cJSON_AddStringToObject(line, "reduce", set->reduce);
@@ -316,6 +352,8 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON *line = cJSON_CreateObject();
     add_settings(line, b, set, ranks);
     add_result(line, r);
+    if (set->model->layers)
+        cJSON_AddNumberToObject(line, "tokens_per_s", r->samples_per_s * (double)set->size[0]);
     if (b->profile)
         cJSON_AddItemToObject(line, "profile",
                               tern__profile_json(b->profile, &r->machine, set->steps, r->total_ms));
@@ -329,6 +367,7 @@ static void step_print_text(const bench *b, const settings *set, int ranks, cons
            set->model->name, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch,
            ranks, r->median_ms, r->min_ms, r->samples_per_s < 10 ? 2 : 0, r->samples_per_s, r->peak_rss_mb,
            r->pss_mb, r->tensor_mb, r->reduced_mb);
+    if (set->model->layers) printf("%.0f tokens/s, ", r->samples_per_s * (double)set->size[0]);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (for more: tern run -n 2 tern bench step)\n");
@@ -353,15 +392,24 @@ static int take_profile(const tern__cli_option *option, const char *text, tern_e
 enum { MOST = 1 << 20 };
 
 static const tern__cli_option options[] = {
-    {"model", .value = "mlp|resnet18|resnet50|deeplabv3|unet3d", .text = &chosen.model_name,
-     .help = "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no "
-             "max pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
-             "torchvision's, with a batch of 4 images of 257x257; unet3d has 16 channels in its first level "
-             "and learns the mask of one volume of 32x64x64 with binary cross entropy and Dice. The others "
-             "learn classes with cross entropy"},
+    {"model", .value = "mlp|resnet18|resnet50|deeplabv3|unet3d|gpt2|llama", .text = &chosen.model_name,
+     .help =
+         "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no "
+         "max pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
+         "torchvision's, with a batch of 4 images of 257x257; unet3d has 16 channels in its first level "
+         "and learns the mask of one volume of 32x64x64 with binary cross entropy and Dice; gpt2 and llama "
+         "learn the next token of 8 sequences of 128, without dropout. The others learn classes with cross "
+         "entropy"},
     {"batch", .value = "N", .help = "samples per rank", .number = &chosen.batch, .most = MOST},
-    {"size", .value = "SIZE", .help = "another size of images and volumes, HxW or DxHxW; 257 means 257x257",
+    {"size", .value = "SIZE",
+     .help = "another size of images and volumes, HxW or DxHxW; 257 means 257x257; the tokens of a sequence",
      .text = &chosen.size_text},
+    {"layers", .value = "L", .help = "of gpt2 and llama (default 4)", .number = &chosen.layers, .most = 4096},
+    {"width", .value = "W", .help = "features of their hidden states, a multiple of the heads (default 256)",
+     .number = &chosen.width, .most = MOST},
+    {"heads", .value = "H", .help = "of their attention (default 4)", .number = &chosen.heads, .most = MOST},
+    {"vocabulary", .value = "V", .help = "the number of their tokens (default 256)",
+     .number = &chosen.vocabulary, .most = MOST},
     {"steps", .value = "K", .help = "timed steps (default 20)", .number = &chosen.steps, .most = MOST},
     {"warm-up", .value = "K", .number = &chosen.warm_up, .most = MOST,
      .help = "steps before them (default 3): an idle GPU reaches its full clock rate within half a second of "
@@ -405,6 +453,24 @@ static void set_environment(const settings *set)
     if (set->deterministic) setenv("TERN_DETERMINISTIC", "1", 1);
 }
 
+/* Gives the model the numbers of its options. */
+static bool complete_model(settings *set)
+{
+    set->own = *set->model;
+    memcpy(set->own.size, set->size, sizeof(set->size));
+    if (!set->model->layers && (set->layers || set->width || set->heads || set->vocabulary)) {
+        fprintf(stderr,
+                "tern bench step: --layers, --width, --heads and --vocabulary are for gpt2 and llama\n");
+        return false;
+    }
+    if (set->layers) set->own.layers = set->layers;
+    if (set->width) set->own.width = set->width;
+    if (set->heads) set->own.heads = set->heads;
+    if (set->vocabulary) set->own.classes = set->vocabulary;
+    set->model = &set->own;
+    return true;
+}
+
 /* Fills in the model's defaults. Returns false after a message if options contradict each other. */
 static bool complete_settings(settings *set)
 {
@@ -419,7 +485,8 @@ static bool complete_settings(settings *set)
     set->model = tern__bench_model_find(set->model_name);
     if (!set->batch) set->batch = set->model->batch;
     memcpy(set->size, set->model->size, sizeof(set->size));
-    return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
+    if (set->size_text && !tern__bench_model_size(set->model, set->size_text, set->size)) return false;
+    return complete_model(set);
 }
 
 /* Returns what tern__flags_read_all does, and TERN__EXIT_USAGE if options contradict each other. */

@@ -18,6 +18,9 @@ typedef struct tern_attention_opts {
     double dropout;  /* probability in [0, 1] with which a weight of a key becomes 0; default 0             */
     double scale;    /* of the products of queries and keys; default 0: 1 / sqrt(D)                         */
     bool enable_gqa; /* q may have several heads for each head of k and v; default false                    */
+    bool
+        bthd; /* the positions come before the heads, as in the result of a linear: q (B, T, H, D), k (B, S, H, D),
+                * v (B, S, H, E) -> (B, T, H, E), of four dimensions; default false */
 } tern_attention_opts;
 TERN_API tern_attention_opts tern_attention_defaults(void);
 

@@ -6,6 +6,9 @@
  *     tern_module_init(&net.base, "two_layers", two_layers_forward, &err);
  *     net.nn1 = tern_module_add(&net.base, "nn1", tern_linear_new(10, 20, NULL, rng, &err), &err);
  *
+ * A module whose forward is NULL only holds others, as torch.nn.ModuleList and ModuleDict: its children have
+ * the names that you add them under ("0", "1", ..), and tern_forward of it is E_INVALID.
+ *
  * A module owns its children, parameters and buffers. The first tern_ddp_new, optimizer or backward seals the
  * whole tree: its parameters move into one range of memory, and their gradients into another parallel to it.
  * After that nothing can be added (E_STATE).
@@ -55,6 +58,11 @@ TERN_API tern_tensor *tern_parameter_add(tern_module *module, const char *name, 
                                          const int64_t *shape, tern_error *err);
 TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
                                       const int64_t *shape, tern_error *err);
+/* Keeps a buffer of `module` out of the state dict, as one that follows from the options and need not be
+ * saved; or back in it. Everything else (devices, dtypes, tern_ddp) treats it like other buffers. Call it
+ * before the seal (E_STATE). E_INVALID: no such buffer. register_buffer(name, tensor, persistent=False). */
+TERN_API int tern_buffer_persistent_set(tern_module *module, const char *name, bool persistent,
+                                        tern_error *err);
 
 /* Shares a parameter: gives `parameter`, of the same tree, a second name `name` in `module`, as PyTorch's
  * `decoder.weight = encoder.weight` does. There is one tensor and one gradient, the sum of both uses. A

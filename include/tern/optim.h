@@ -159,6 +159,10 @@ TERN_API int tern_adagrad_group_add(tern_optim *optim, tern_parameter_fn belongs
                                     const tern_adagrad_opts *opts, tern_error *err);
 TERN_API int tern_lamb_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                                  const tern_lamb_opts *opts, tern_error *err);
+/* Moves all biases and the weights of norms and embeddings to a new group with the options of group 0 but no
+ * weight decay, as language models are trained. A head that shares its weight with an embedding goes with it.
+ * Returns as the functions above. */
+TERN_API int tern_optim_no_decay_group_add(tern_optim *optim, tern_error *err);
 /* Returns the number of groups, at least 1. */
 TERN_API int tern_optim_group_count(const tern_optim *optim);
 

@@ -58,6 +58,10 @@ TERN_API tern_schedule *tern_polynomial_schedule_new(tern_optim *optim, tern_uni
  * from `total` on. E_RANGE unless 0 <= warm_up <= total. Loshchilov and Hutter 2017, without restarts. */
 TERN_API tern_schedule *tern_cosine_schedule_new(tern_optim *optim, tern_unit unit, int64_t warm_up,
                                                  int64_t total, tern_error *err);
+/* Sets the lowest rate of such a schedule, to which it then falls instead of 0: min + (lr - min) (1 +
+ * cos(..)) / 2 after the warm-up, and min from `total` on. E_INVALID: another schedule; E_RANGE: below 0.
+ * transformers' get_cosine_with_min_lr_schedule_with_warmup. */
+TERN_API int tern_cosine_schedule_min_set(tern_schedule *schedule, double min, tern_error *err);
 /* min + (lr - min) (1 + cos(pi t / total)) / 2; it rises again after `total`. torch's CosineAnnealingLR. */
 TERN_API tern_schedule *tern_cosine_annealing_schedule_new(tern_optim *optim, tern_unit unit, int64_t total,
                                                            double min, tern_error *err);

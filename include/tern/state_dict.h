@@ -29,6 +29,9 @@ TERN_API tern_object *tern_module_state_dict(const tern_module *module, tern_err
 typedef struct tern_module_load_opts {
     size_t size;
     bool strict; /* missing and unexpected names are errors; default true */
+    const char
+        *prefix; /* only the names that begin with it count, without it: "model." loads a part of a larger
+                         * model; default NULL: all names, as they are */
 } tern_module_load_opts;
 /* Returns the default options. */
 TERN_API tern_module_load_opts tern_module_load_defaults(void);
@@ -36,7 +39,8 @@ TERN_API tern_module_load_opts tern_module_load_defaults(void);
 /* Loads parameters and buffers, before or after the seal: torch.nn.Module.load_state_dict. A tensor of
  * another dtype is converted, but not a floating-point one to integers. Another shape is an error even if not
  * strict. If all names begin with "module.", as those saved from a DistributedDataParallel, and the model's
- * do not, this prefix is removed. Unless `report` is NULL, *report gets a new object, which is yours, also if
+ * do not, this prefix is removed. A shared parameter is not missing if one of its names is there: files of
+ * Hugging Face have only one. Unless `report` is NULL, *report gets a new object, which is yours, also if
  * `state` has an error: {"missing_keys": [..], "unexpected_keys": [..], "mismatched_keys": [..]}. Errors name
  * the keys, in torch's words: E_INVALID (no module, no dict, missing and unexpected names), E_SHAPE, E_DTYPE,
  * E_MEMORY. */

@@ -58,6 +58,17 @@ typedef struct tern__saved {
     tern_device *device;       /* where ops on it run */
 } tern__saved;
 
+/* The part of its input that a view shows: the offset of its first element in the memory of the input's
+ * gradient, which is dense, and the strides of its dimensions there. */
+#define TERN__PART_WHOLE (-1)
+#define TERN__PART_ODD   (-2)
+typedef struct tern__view_part {
+    int64_t offset, stride[TERN_NDIM_MAX];
+    int dim; /* it shows [start, stop) of this dimension and all of the others; or the whole input, each
+                          * element once; or something else */
+    int64_t start, stop;
+} tern__view_part;
+
 typedef struct tern__node tern__node;
 
 /* Computes the gradients of the node's inputs from that of its output, dy. It may overwrite dy if
@@ -71,12 +82,13 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent, or wants no gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    tern__saved *aside;         /* [in_count] temporary gradients of leaves; NULL: none */
-    const void *attr;           /* in the scope's arena */
-    double normaliser;          /* a mean loss: the number its sum was divided by; else NAN */
-    const tern__view *divisor;  /* the normaliser, if it is in a device's memory; else NULL */
-    double scale;               /* the factor that tern__loss_scaled applied; else 1 */
-    const tern__view *scale_at; /* the scale, if it is in a device's memory; else NULL */
+    tern__saved *aside;           /* [in_count] temporary gradients of leaves; NULL: none */
+    const void *attr;             /* in the scope's arena */
+    const tern__view_part *shows; /* of an op that is a view of input 0; else NULL */
+    double normaliser;            /* a mean loss: the number its sum was divided by; else NAN */
+    const tern__view *divisor;    /* the normaliser, if it is in a device's memory; else NULL */
+    double scale;                 /* the factor that tern__loss_scaled applied; else 1 */
+    const tern__view *scale_at;   /* the scale, if it is in a device's memory; else NULL */
     bool marked, done;
     bool again;           /* it saves nothing, so backward may go through it a second time */
     tern__node *previous; /* the entry before it on the tape */
@@ -281,6 +293,14 @@ bool tern__owns_dy(const tern__node *node);
  * be added and not stored. Call tern__grad_done after writing. NULL after a failure. */
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add);
 int tern__grad_done(tern_scope *scope, tern__node *node, int i);
+/* The same for a view: opens what it shows of the gradient of its input, in the shape of `like`. Slices that
+ * do not overlap fill one gradient without zeros before them: what none has written becomes 0 when the
+ * gradient is used. False after a failure. */
+bool tern__grad_open_part(tern_scope *scope, tern__node *node, const tern__view *like, tern__view *seen,
+                          bool *add);
+/* tern__grad_open for kernels that write any strides: the gradient of a slice is written into that of the
+ * tensor it shows. False after a failure. */
+bool tern__grad_open_strided(tern_scope *scope, tern__node *node, int i, tern__view *to, bool *add);
 /* Computes the gradient of input i, output 0 of `call`, by one kernel. TERN_OK, or the scope's error. */
 int tern__grad_run(tern_scope *scope, tern__node *node, int i, tern__call *call);
 /* Makes dx, a tensor of the same scope, the gradient of input i without a copy. False, with nothing done, if

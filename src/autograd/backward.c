@@ -98,9 +98,72 @@ static bool take_grad(tern_scope *scope, tern_tensor *tensor)
     return own.storage != NULL;
 }
 
+/* ---- gradients that come in parts ----
+ *
+ * The slices of a tensor write their gradients into parts of its own. Zeros are needed only where no slice
+ * has written, and that is known when the gradient is used, or when something else adds to it. */
+
+#define PARTS 16
+
+typedef struct tern__grad_parts {
+    int dim, count;
+    int64_t start[PARTS], stop[PARTS]; /* ascending, without overlap */
+} tern__grad_parts;
+
+/* False if the part overlaps one that is there, or there are too many. */
+static bool parts_add(tern__grad_parts *parts, int64_t start, int64_t stop)
+{
+    int at = parts->count;
+    while (at > 0 && parts->start[at - 1] >= stop) at--;
+    if (parts->count == PARTS || (at > 0 && parts->stop[at - 1] > start)) return false;
+    for (int i = parts->count++; i > at; i--) {
+        parts->start[i] = parts->start[i - 1];
+        parts->stop[i] = parts->stop[i - 1];
+    }
+    parts->start[at] = start;
+    parts->stop[at] = stop;
+    return true;
+}
+
+static int fill_value(tern_scope *scope, const tern__view *view, double value)
+{
+    const tern__pointwise_attr attr = {{value, 0}};
+    tern__call call = {.kernel = TERN__FILL, .in = {view}, .out = {view}, .attr = &attr};
+    return tern__view_count(view) == 0 || tern__run(scope, &call) ? TERN_OK : scope->error.code;
+}
+
+/* Fills [start, stop) of the gradient with zeros. */
+static int clear_gap(tern_scope *scope, const tern_tensor *tensor, int dim, int64_t start, int64_t stop)
+{
+    tern__view gap = tensor->grad;
+    gap.data = (char *)gap.data + start * gap.stride[dim] * (int64_t)tern_dtype_bytes(gap.dtype);
+    gap.shape[dim] = stop - start;
+    return fill_value(scope, &gap, 0);
+}
+
+/* Completes a gradient that came in parts. */
+static int grad_settle(tern_scope *scope, tern_tensor *tensor)
+{
+    const tern__grad_parts *parts = tensor->grad_parts;
+    if (!parts) return TERN_OK;
+    tern_device *here = scope->here;
+    scope->here = tensor->device ? tensor->device : scope->device;
+    int status = TERN_OK;
+    int64_t at = 0;
+    for (int i = 0; i <= parts->count && !status; i++) {
+        int64_t end = i < parts->count ? parts->start[i] : tensor->grad.shape[parts->dim];
+        if (at < end) status = clear_gap(scope, tensor, parts->dim, at, end);
+        at = i < parts->count ? parts->stop[i] : at;
+    }
+    tensor->grad_parts = NULL;
+    scope->here = here;
+    return status;
+}
+
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add)
 {
     tern_tensor *tensor = node->in[i];
+    if (grad_settle(scope, tensor)) return NULL;
     if (tensor->leaf) {
         const tern__view *to = leaf_open(scope, tensor->leaf, add);
         if (to->dtype == tensor->view.dtype && !is_taken_again(node, i)) return to;
@@ -112,6 +175,72 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
     if (*add)
         return tern__storage_is_sole(tensor->grad_storage) || own_copy(scope, tensor) ? &tensor->grad : NULL;
     return take_grad(scope, tensor) ? &tensor->grad : NULL;
+}
+
+/* Returns the gradient of a view's input, of which it will write its part. */
+static const tern__view *view_part_open(tern_scope *scope, tern__node *node, bool *add)
+{
+    tern_tensor *tensor = node->in[0];
+    const tern__view_part *w = node->shows;
+    bool comes_in_parts = tensor->node && w->dim >= 0;
+    if (comes_in_parts && !tensor->grad_storage) {
+        if (!(tensor->grad_parts = tern__scope_alloc(scope, sizeof(*tensor->grad_parts)))) return NULL;
+        tensor->grad_parts->dim = w->dim;
+        tensor->grad_is_cut = false;
+        if (!take_grad(scope, tensor)) return NULL;
+    }
+    *add = false;
+    tern__grad_parts *parts = tensor->grad_parts;
+    if (comes_in_parts && parts && parts->dim == w->dim && parts_add(parts, w->start, w->stop))
+        return &tensor->grad;
+    const tern__view *grad = tern__grad_open(scope, node, 0, add);
+    if (grad && !*add && w->dim != TERN__PART_WHOLE && fill_value(scope, grad, 0)) return NULL;
+    return grad;
+}
+
+bool tern__grad_open_part(tern_scope *scope, tern__node *node, const tern__view *like, tern__view *seen,
+                          bool *add)
+{
+    const tern__view_part *w = node->shows;
+    const tern__view *grad = view_part_open(scope, node, add);
+    if (!grad) return false;
+    *seen = *grad;
+    seen->data = (char *)grad->data + w->offset * (int64_t)tern_dtype_bytes(grad->dtype);
+    seen->ndim = like->ndim;
+    for (int d = 0; d < like->ndim; d++) {
+        seen->shape[d] = like->shape[d];
+        seen->stride[d] = w->stride[d];
+    }
+    return true;
+}
+
+/* True if a kernel may store the gradient of input i where the slice `view` shows its own input's gradient:
+ * nothing is there yet, and the kernel writes nothing else there. */
+static bool may_lend(const tern__node *node, int i, const tern__node *view)
+{
+    const tern_tensor *tensor = node->in[i], *base = view->in[0];
+    const tern__view_part *w = view->shows;
+    if (tensor->grad_storage || tensor->grad_is_lent || !base->node || w->dim < 0) return false;
+    for (int k = 0; k < node->in_count; k++)
+        if (node->in[k] == base) return false;
+    if (!base->grad_storage) return true;
+    tern__grad_parts trial;
+    if (!base->grad_parts || base->grad_parts->dim != w->dim) return false;
+    trial = *base->grad_parts;
+    return parts_add(&trial, w->start, w->stop);
+}
+
+bool tern__grad_open_strided(tern_scope *scope, tern__node *node, int i, tern__view *to, bool *add)
+{
+    tern_tensor *tensor = node->in[i];
+    tern__node *view = tensor->leaf ? NULL : tensor->node;
+    if (view && view->shows && may_lend(node, i, view)) {
+        tensor->grad_is_lent = true;
+        return tern__grad_open_part(scope, view, &tensor->view, to, add);
+    }
+    const tern__view *grad = tern__grad_open(scope, node, i, add);
+    if (grad) *to = *grad;
+    return grad != NULL;
 }
 
 int tern__grad_done(tern_scope *scope, tern__node *node, int i)
@@ -258,12 +387,13 @@ static int run_node(tern_scope *scope, tern__node *node)
     for (int i = 0; i < TERN__NODE_SAVES; i++)
         if (node->saved[i].member) node->saved[i].view.data = node->saved[i].member->view.data;
     scope->here = node->out->device ? node->out->device : scope->device;
-    int status = node->gradient(scope, node);
+    int status = grad_settle(scope, node->out);
+    if (!status) status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
     for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
-    node->out->grad_is_cut = false;
+    node->out->grad_is_cut = node->out->grad_is_lent = false;
     node->marked = false;
     scope->marked--;
     node->done = true;
@@ -279,13 +409,6 @@ static int run_tape(tern_scope *scope, tern__node *newest)
     return TERN_OK;
 }
 
-static int fill_one(tern_scope *scope, const tern__view *view)
-{
-    static const tern__pointwise_attr one = {{1, 0}};
-    tern__call call = {.kernel = TERN__FILL, .in = {view}, .out = {view}, .attr = &one};
-    return tern__run(scope, &call) ? TERN_OK : scope->error.code;
-}
-
 /* Makes the constant 1 once and keeps it for later steps: on a GPU, filling it would be a launch a step. */
 static int keep_one(tern_scope *scope, tern_dtype dtype)
 {
@@ -294,7 +417,7 @@ static int keep_one(tern_scope *scope, tern_dtype dtype)
     if (scope->one.data) tern__storage_drop(&scope->one);
     scope->one.data = NULL;
     tern__saved made = tern__temporary(scope, &like);
-    if (!made.storage || fill_one(scope, &made.view)) {
+    if (!made.storage || fill_value(scope, &made.view, 1)) {
         tern__storage_drop(made.storage);
         return scope->error.code;
     }
@@ -316,7 +439,7 @@ static int seed_loss(tern_scope *scope, tern_tensor *loss)
     seed.view.packs = NULL;
     loss->grad = seed.view;
     loss->grad_storage = seed.storage;
-    return is_kept ? TERN_OK : fill_one(scope, &loss->grad);
+    return is_kept ? TERN_OK : fill_value(scope, &loss->grad, 1);
 }
 
 /* ---- listeners ---- */

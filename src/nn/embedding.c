@@ -29,22 +29,33 @@ static int embedding_check(int64_t count, int64_t size, const tern_embedding_opt
                            (long long)o->padding_idx);
 }
 
-tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embedding_opts *opts, tern_rng *rng,
-                                tern_error *err)
+tern_module *tern__embedding_new_zeros(int64_t count, int64_t size, const tern_embedding_opts *opts,
+                                       tern_error *err)
 {
     tern_embedding_opts o = tern_embedding_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, "tern_embedding_new", err)) return NULL;
     if (embedding_check(count, size, &o, err)) return NULL;
     embedding *self = tern__module_new(sizeof(*self), "embedding", embedding_forward, err);
     if (!self) return NULL;
     self->opts = o;
     tern__options_add(&self->base, "padding_idx", 1, &o.padding_idx);
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){count, size}, err);
-    if (!self->weight || tern__init_normal(self->weight, 0, 1, rng, __func__, err)) {
+    if (self->weight) return &self->base;
+    tern_module_free(&self->base);
+    return NULL;
+}
+
+tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embedding_opts *opts, tern_rng *rng,
+                                tern_error *err)
+{
+    embedding *self = (embedding *)tern__embedding_new_zeros(count, size, opts, err);
+    if (!self) return NULL;
+    if (tern__init_normal(self->weight, 0, 1, rng, __func__, err)) {
         tern_module_free(&self->base);
         return NULL;
     }
     float *values = self->weight->view.data;
-    if (o.padding_idx >= 0) memset(values + o.padding_idx * size, 0, (size_t)size * sizeof(*values));
+    int64_t padding = self->opts.padding_idx;
+    if (padding >= 0) memset(values + padding * size, 0, (size_t)size * sizeof(*values));
     return &self->base;
 }

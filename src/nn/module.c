@@ -38,10 +38,10 @@ void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, 
 
 static void state_free(tern__module_tree *tree)
 {
-    for (int i = 0; i < tree->state_count; i++) tern__free((char *)tree->state[i].name);
+    for (int i = 0; i < tree->entry_count; i++) tern__free((char *)tree->state[i].name);
     tern__free(tree->state);
     tree->state = NULL;
-    tree->state_count = 0;
+    tree->state_count = tree->entry_count = 0;
 }
 
 static void member_free(tern__member *member)
@@ -264,6 +264,18 @@ tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype d
     tern_tensor *tensor = add_member(module, __func__, name, dtype, ndim, shape, err);
     if (tensor) module->tree->last_member->is_buffer = true;
     return tensor;
+}
+
+int tern_buffer_persistent_set(tern_module *module, const char *name, bool persistent, tern_error *err)
+{
+    if (!can_grow(module, __func__, name, err)) return err->code;
+    tern__member *member = module->tree->members;
+    while (member && (!member->is_buffer || strcmp(member->name, name) != 0)) member = member->next;
+    if (!member)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "%s has no buffer \"%s\"", module->kind, name);
+    int status = tern__tree_open(module, __func__, name, err);
+    if (!status) member->is_transient = !persistent;
+    return status;
 }
 
 /* ---- use ---- */

@@ -14,6 +14,7 @@ typedef struct tern__member {
     tern_tensor tensor;
     tern__leaf leaf;
     bool is_buffer;
+    bool is_transient; /* a buffer that stays out of the state dict */
     struct tern__member *next;
     struct tern__member *names; /* the next name of this parameter, or NULL */
 } tern__member;
@@ -49,7 +50,8 @@ typedef struct tern__module_tree {
     tern__precision precision;           /* of the root                           */
     struct tern__seal *seal;             /* of the root, once sealed; owned by it */
     tern_state_entry *state;             /* the flat list, made when first asked for; names owned */
-    int state_count;
+    int state_count;                     /* of the state dict                   */
+    int entry_count;                     /* with the transient buffers after it */
 } tern__module_tree;
 
 /* The address range of all parameters of one dtype in one device's memory, and the parallel one of their
@@ -86,6 +88,11 @@ typedef struct tern__seal {
     struct tern__shard_blocks *blocks; /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
+/* tern_linear_new without initial values: zeros. */
+tern_module *tern__linear_new_zeros(int64_t in, int64_t out, bool bias, const char *func, tern_error *err);
+/* tern_embedding_new in the same way. */
+tern_module *tern__embedding_new_zeros(int64_t count, int64_t size, const tern_embedding_opts *opts,
+                                       tern_error *err);
 /* Allocates a module of `bytes` bytes whose first field is a tern_module. Free it with tern_module_free. */
 void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, tern_error *err);
 tern_module *tern__module_root(tern_module *module);
@@ -142,6 +149,10 @@ int tern__tree_open(tern_module *module, const char *func, const char *name, ter
 int tern__module_state(const tern_module *module, tern_error *err);
 /* tern_state_find, where a lack of memory is an error. */
 tern_tensor *tern__state_find(const tern_module *module, const char *name, tern_error *err);
+/* Return the number of all parameters and buffers, and entry `index`: those of the state dict, then the
+ * buffers that are not in it. */
+int tern__entry_count(const tern_module *module);
+tern_state_entry tern__entry_get(const tern_module *module, int index);
 /* True if entry `index` is a second name of a parameter that an earlier entry has. */
 bool tern__state_repeats(const tern_module *module, int index);
 /* Returns the first member under `module`, in the state's order, that is this parameter; or NULL. */

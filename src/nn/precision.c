@@ -20,6 +20,11 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
                                tern_forward_fn forward)
 {
     const tern__precision *p = &module->tree->precision;
+    if (!forward) {
+        tern__scope_fail(scope, "tern_forward", TERN_E_INVALID,
+                         "%s only holds other modules: it has no forward", module->kind);
+        return NULL;
+    }
     tern__precision_enter(module, scope);
     if (!p->casts) return forward(module, scope, x);
     tern_tensor *y = forward(module, scope, precision_cast(scope, x, p->input));

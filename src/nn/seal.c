@@ -85,7 +85,7 @@ static int range_index(tern__seal *seal, const tern__view *view)
 static int seal_plan(tern__seal *seal, const tern__module_tree *tree, tern_error *err)
 {
     size_t buffer_bytes = 0;
-    for (int i = tree->state_count - 1; i >= 0; i--) {
+    for (int i = tree->entry_count - 1; i >= 0; i--) {
         tern_tensor *tensor = tree->state[i].tensor;
         if (tern__state_repeats(tree->module, i)) continue;
         size_t bytes = tern__align_up(tern__view_bytes(&tensor->view), TERN__LINE);
@@ -178,7 +178,7 @@ static tern__seal *new_seal(tern_module *root, tern_error *err)
 {
     tern__seal *seal = tern__alloc(sizeof(*seal), "tern_module_seal", err);
     if (!seal) return NULL;
-    size_t count = (size_t)root->tree->state_count;
+    size_t count = (size_t)root->tree->entry_count;
     seal->root = root;
     seal->leaves = tern__alloc(count * sizeof(*seal->leaves), "tern_module_seal", err);
     seal->range_of = tern__alloc(count * sizeof(*seal->range_of), "tern_module_seal", err);

@@ -32,15 +32,18 @@ static int module_append(listing *list, const char *prefix, tern__member *member
     return TERN_OK;
 }
 
-/* Lists in PyTorch's order: a module's parameters, its buffers, then its children. */
-static int module_walk(listing *list, const char *prefix, const tern__module_tree *tree)
+/* Lists in PyTorch's order: a module's parameters, its buffers, then its children; or only the buffers that
+ * are not in the state dict. */
+static int module_walk(listing *list, const char *prefix, const tern__module_tree *tree, bool transient)
 {
     for (int buffers = 0; buffers < 2; buffers++)
         for (tern__member *member = tree->members; member; member = member->next)
-            if (member->is_buffer == buffers && module_append(list, prefix, member)) return TERN_E_MEMORY;
+            if (member->is_buffer == buffers && member->is_transient == transient &&
+                module_append(list, prefix, member))
+                return TERN_E_MEMORY;
     for (const tern__module_tree *child = tree->children; child; child = child->next) {
         char *inner = module_join(prefix, child->name, list->err);
-        int status = inner ? module_walk(list, inner, child) : TERN_E_MEMORY;
+        int status = inner ? module_walk(list, inner, child, transient) : TERN_E_MEMORY;
         tern__free(inner);
         if (status) return status;
     }
@@ -51,14 +54,16 @@ int tern__module_state(const tern_module *module, tern_error *err)
 {
     if (module->tree->state) return TERN_OK;
     listing list = {.err = err};
-    int status = module_walk(&list, "", module->tree);
+    int status = module_walk(&list, "", module->tree, false), persistent = list.count;
+    if (!status) status = module_walk(&list, "", module->tree, true);
     if (status) {
         for (int i = 0; i < list.count; i++) tern__free((char *)list.entries[i].name);
         tern__free(list.entries);
         return status;
     }
     module->tree->state = list.entries;
-    module->tree->state_count = list.count;
+    module->tree->state_count = persistent;
+    module->tree->entry_count = list.count;
     return TERN_OK;
 }
 
@@ -93,6 +98,16 @@ tern_state_entry tern_state_get(const tern_module *module, int index)
 {
     if (index < 0 || index >= tern_state_count(module)) return (tern_state_entry){0};
     return module->tree->state[index];
+}
+
+int tern__entry_count(const tern_module *module)
+{
+    return tern__module_state(module, NULL) ? 0 : module->tree->entry_count;
+}
+
+tern_state_entry tern__entry_get(const tern_module *module, int index)
+{
+    return index < tern__entry_count(module) ? module->tree->state[index] : (tern_state_entry){0};
 }
 
 tern_tensor *tern_state_find(const tern_module *module, const char *name)

@@ -58,6 +58,7 @@ typedef struct loading {
     const tern_object *state;
     const tern_tensor **plan; /* [state_count] new values; NULL: entry is unchanged */
     const char *prefix;       /* of the names in `state`, stripped                   */
+    bool is_part;             /* the prefix is the caller's                          */
     tern_object *report, *missing, *unexpected, *mismatched;
     int mismatch;              /* the first one's code: E_SHAPE or E_DTYPE */
     char why[TERN_ERROR_TEXT]; /* the first one's text                     */
@@ -142,13 +143,25 @@ static const tern_object *find_value(const loading *l, const char *name)
     return length < (int)sizeof(full) ? tern_object_get(l->state, full) : NULL;
 }
 
+/* Names without the caller's prefix belong to other parts of a larger model. */
 static void list_unexpected(loading *l)
 {
     for (int64_t i = 0; i < tern_object_count(l->state); i++) {
         const char *name = tern_object_to_string(tern_object_key(l->state, i));
+        if (l->is_part && (!name || !state_dict_begins(name, l->prefix))) continue;
         const char *own = name ? name + strlen(l->prefix) : "(no string)";
         if (!name || !tern_state_find(l->module, own)) list_name(l, l->unexpected, own);
     }
+}
+
+/* True if the dict has the parameter of entry i under another of its names. */
+static bool has_alias(const loading *l, int i)
+{
+    const tern__module_tree *tree = l->module->tree;
+    const tern__leaf *leaf = tree->state[i].tensor->leaf;
+    for (int k = 0; leaf && leaf->shared && k < tree->state_count; k++)
+        if (k != i && tree->state[k].tensor->leaf == leaf && find_value(l, tree->state[k].name)) return true;
+    return false;
 }
 
 static void match_all(loading *l)
@@ -160,7 +173,7 @@ static void match_all(loading *l)
         found += value != NULL;
         if (value)
             match(l, i, value);
-        else
+        else if (!has_alias(l, i))
             list_name(l, l->missing, name);
     }
     if (found < tern_object_count(l->state)) list_unexpected(l);
@@ -236,7 +249,8 @@ static tern_object *add_list(loading *l, const char *name)
 static int open_loading(loading *l)
 {
     if (tern__module_state(l->module, l->err)) return l->err->code;
-    l->prefix = find_prefix(l->module, l->state);
+    l->is_part = l->prefix != NULL;
+    if (!l->is_part) l->prefix = find_prefix(l->module, l->state);
     l->report = tern_object_dict(l->err);
     l->missing = add_list(l, "missing_keys");
     l->unexpected = add_list(l, "unexpected_keys");
@@ -261,6 +275,7 @@ int tern_module_state_dict_load(tern_module *module, const tern_object *state,
     if (tern_object_kind_get(state) != TERN_OBJECT_DICT)
         return tern__error_set(err, load, TERN_E_INVALID, "expected a dict of tensors, got a %s",
                                tern_object_kind_name(tern_object_kind_get(state)));
+    l.prefix = opts.prefix;
     status = open_loading(&l);
     if (!status) status = load_into(&l, opts.strict);
     tern__free(l.plan);

@@ -14,10 +14,15 @@ enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_MASK, SAVED_Y, SAVED_LSE };
 #define NAME "scaled_dot_product_attention"
 #define FUNC "tern_" NAME
 
-/* (H, T, D) or (T, D) seen with all four dimensions. */
-static tern__view attention_seen_as(const tern__view *x)
+/* (H, T, D) or (T, D) seen with all four dimensions, and (B, T, H, D) as (B, H, T, D). */
+static tern__view attention_seen_as(const tern__view *x, bool bthd)
 {
     tern__view seen = *x;
+    if (bthd) {
+        seen.shape[1] = x->shape[2], seen.stride[1] = x->stride[2];
+        seen.shape[2] = x->shape[1], seen.stride[2] = x->stride[1];
+        return seen;
+    }
     int more = 4 - x->ndim;
     seen.ndim = 4;
     for (int d = 3; d >= 0; d--) {
@@ -34,6 +39,12 @@ static void scores_shape(const tern__view *q, const tern__view *k, int64_t shape
     shape[3] = k->shape[2];
 }
 
+/* What the tape keeps. */
+typedef struct attention_attr {
+    tern__attention_attr kernel;
+    bool bthd;
+} attention_attr;
+
 /* ---- gradient ---- */
 
 typedef struct operands {
@@ -41,10 +52,10 @@ typedef struct operands {
     const tern__view *at[INPUTS]; /* NULL: absent */
 } operands;
 
-static operands saved_operands(const tern__node *node)
+static operands saved_operands(const tern__node *node, bool bthd)
 {
     operands o = {0};
-    for (int i = Q; i <= V; i++) o.view[i] = attention_seen_as(&node->saved[SAVED_Q + i].view);
+    for (int i = Q; i <= V; i++) o.view[i] = attention_seen_as(&node->saved[SAVED_Q + i].view, bthd);
     int64_t shape[4];
     scores_shape(&o.view[Q], &o.view[K], shape);
     if (node->saved[SAVED_MASK].view.data)
@@ -55,12 +66,13 @@ static operands saved_operands(const tern__node *node)
 /* Opens the gradients that are wanted. */
 static int attention_open_gradients(tern_scope *scope, tern__node *node, tern__call *call, operands *grad)
 {
+    bool bthd = ((const attention_attr *)node->attr)->bthd;
     const int64_t *const shape = call->in[1 + MASK] ? call->in[1 + MASK]->shape : NULL;
     for (int i = Q; i < INPUTS; i++) {
         if (!tern__wants(node, i)) continue;
-        const tern__view *to = tern__grad_open(scope, node, i, &call->add[i]);
-        if (!to) return scope->error.code;
-        grad->view[i] = i == MASK ? tern__broadcast_view(to, 4, shape) : attention_seen_as(to);
+        tern__view to;
+        if (!tern__grad_open_strided(scope, node, i, &to, &call->add[i])) return scope->error.code;
+        grad->view[i] = i == MASK ? tern__broadcast_view(&to, 4, shape) : attention_seen_as(&to, bthd);
         call->out[i] = &grad->view[i];
     }
     return TERN_OK;
@@ -68,13 +80,15 @@ static int attention_open_gradients(tern_scope *scope, tern__node *node, tern__c
 
 static int attention_gradient(tern_scope *scope, tern__node *node)
 {
-    operands x = saved_operands(node), grad = {0};
-    tern__view dy = attention_seen_as(tern__dy(node)), y = attention_seen_as(&node->saved[SAVED_Y].view);
+    const attention_attr *attr = node->attr;
+    operands x = saved_operands(node, attr->bthd), grad = {0};
+    tern__view dy = attention_seen_as(tern__dy(node), attr->bthd);
+    tern__view y = attention_seen_as(&node->saved[SAVED_Y].view, attr->bthd);
     const tern__view *mask = x.view[MASK].data ? &x.view[MASK] : NULL;
     tern__call call = {
         .kernel = TERN__ATTENTION_GRAD,
         .in = {&dy, &x.view[Q], &x.view[K], &x.view[V], mask, &y, &node->saved[SAVED_LSE].view},
-        .attr = node->attr};
+        .attr = &attr->kernel};
     if (attention_open_gradients(scope, node, &call, &grad)) return scope->error.code;
     bool done = tern__view_count(&dy) == 0 ? tern__fill_zeros(scope, &call) : tern__run(scope, &call);
     int status = done ? TERN_OK : scope->error.code;
@@ -109,14 +123,20 @@ static bool attention_heads_fit(const tern__view *q, const tern__view *k, const 
                     (gqa && k->shape[1] > 0 && q->shape[1] > 0 && q->shape[1] % k->shape[1] == 0));
 }
 
-static int attention_check_shapes(tern_scope *scope, tern_tensor *const in[INPUTS], bool gqa)
+static int attention_check_shapes(tern_scope *scope, tern_tensor *const in[INPUTS], bool gqa, bool bthd)
 {
     char qs[TERN__SHAPE_TEXT], ks[TERN__SHAPE_TEXT], vs[TERN__SHAPE_TEXT];
     const tern__view *q = &in[Q]->view, *k = &in[K]->view, *v = &in[V]->view;
-    bool fits = q->ndim >= 2 && q->ndim <= 4 && k->ndim == q->ndim && v->ndim == q->ndim;
+    bool fits = q->ndim >= (bthd ? 4 : 2) && q->ndim <= 4 && k->ndim == q->ndim && v->ndim == q->ndim;
     tern__view all[3];
-    for (int i = Q; i <= V && fits; i++) all[i] = attention_seen_as(&in[i]->view);
+    for (int i = Q; i <= V && fits; i++) all[i] = attention_seen_as(&in[i]->view, bthd);
     if (fits && attention_heads_fit(&all[Q], &all[K], &all[V], gqa)) return TERN_OK;
+    if (bthd)
+        return tern__scope_fail(scope, FUNC, TERN_E_SHAPE,
+                                NAME ": expected q (B, T, H, D), k (B, S, %s, D) and v (B, S, %s, E)%s, got "
+                                     "%s, %s and %s",
+                                gqa ? "G" : "H", gqa ? "G" : "H", gqa ? " with H a multiple of G" : "",
+                                tern__shape_text(q, qs), tern__shape_text(k, ks), tern__shape_text(v, vs));
     return tern__scope_fail(scope, FUNC, TERN_E_SHAPE,
                             NAME
                             ": expected q ([[B,] H,] T, D), k ([[B,] %s,] S, D) and v ([[B,] %s,] S, E)%s, "
@@ -125,12 +145,16 @@ static int attention_check_shapes(tern_scope *scope, tern_tensor *const in[INPUT
                             tern__shape_text(q, qs), tern__shape_text(k, ks), tern__shape_text(v, vs));
 }
 
-static int attention_check_mask(tern_scope *scope, tern_tensor *const in[INPUTS])
+static int attention_check_mask(tern_scope *scope, tern_tensor *const in[INPUTS], bool bthd)
 {
     char have[TERN__SHAPE_TEXT], want[TERN__SHAPE_TEXT];
     const tern__view *mask = &in[MASK]->view;
     tern__view scores = in[Q]->view, both = {0};
-    scores.shape[scores.ndim - 1] = in[K]->view.shape[scores.ndim - 2];
+    scores.shape[scores.ndim - 1] = in[K]->view.shape[bthd ? 1 : scores.ndim - 2];
+    if (bthd) {
+        scores.shape[1] = in[Q]->view.shape[2];
+        scores.shape[2] = in[Q]->view.shape[1];
+    }
     if (tern__broadcast_shape(&scores, mask, &both.ndim, both.shape) && tern__view_same_shape(&scores, &both))
         return TERN_OK;
     return tern__scope_fail(scope, FUNC, TERN_E_SHAPE,
@@ -152,8 +176,8 @@ static int attention_check(tern_scope *scope, tern_tensor *const in[INPUTS], con
                            bool one)
 {
     int status = attention_check_dtypes(scope, in);
-    if (!status) status = attention_check_shapes(scope, in, o->enable_gqa);
-    if (!status && in[MASK]) status = attention_check_mask(scope, in);
+    if (!status) status = attention_check_shapes(scope, in, o->enable_gqa, o->bthd);
+    if (!status && in[MASK]) status = attention_check_mask(scope, in, o->bthd);
     return status ? status : attention_check_opts(scope, o, one && in[MASK]);
 }
 
@@ -194,24 +218,26 @@ static bool wants_gradient(const tern_scope *scope, tern_tensor *const in[INPUTS
 }
 
 static bool attention_forward(tern_scope *scope, tern_tensor *const in[INPUTS], tern_tensor *y,
-                              tern_tensor *lse, const tern__attention_attr *attr)
+                              tern_tensor *lse, const attention_attr *attr)
 {
-    tern__view q = attention_seen_as(&in[Q]->view), k = attention_seen_as(&in[K]->view);
-    tern__view v = attention_seen_as(&in[V]->view), to = attention_seen_as(&y->view), mask;
+    tern__view q = attention_seen_as(&in[Q]->view, attr->bthd),
+               k = attention_seen_as(&in[K]->view, attr->bthd);
+    tern__view v = attention_seen_as(&in[V]->view, attr->bthd), to = attention_seen_as(&y->view, attr->bthd),
+               mask;
     int64_t shape[4];
     scores_shape(&q, &k, shape);
     if (in[MASK]) mask = tern__broadcast_view(&in[MASK]->view, 4, shape);
     tern__call call = {.kernel = TERN__ATTENTION,
                        .in = {&q, &k, &v, in[MASK] ? &mask : NULL},
                        .out = {&to, lse ? &lse->view : NULL},
-                       .attr = attr};
+                       .attr = &attr->kernel};
     return tern__view_count(&to) == 0 || tern__run(scope, &call);
 }
 
 static tern_tensor *attention(tern_scope *scope, tern_tensor *in[INPUTS], const tern_attention_opts *o)
 {
-    tern__view shape = in[Q]->view, rows = attention_seen_as(&in[Q]->view);
-    tern__attention_attr attr = attention_attr_of(scope, o, rows.shape[3]);
+    tern__view shape = in[Q]->view, rows = attention_seen_as(&in[Q]->view, o->bthd);
+    attention_attr attr = {attention_attr_of(scope, o, rows.shape[3]), o->bthd};
     bool is_taped = wants_gradient(scope, in);
     if (!make_rows(scope, in)) return NULL;
     tern_dtype dtype = shape.dtype == TERN_F64 ? TERN_F64 : TERN_F32;

@@ -3,25 +3,34 @@
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 
-/* The inputs, and the saved tensors; the result is saved if it has a ReLU. */
+/* The inputs, and the saved tensors; the result is saved if it has a ReLU. A weight is (out, in), or the
+ * caller's (in, out), "turned". */
 enum { X, WEIGHT, BIAS, INPUTS };
 enum { SAVED_X, SAVED_WEIGHT, SAVED_Y };
+
+static bool is_turned(const tern__node *node)
+{
+    return node->attr != NULL;
+}
 
 /* ---- gradient: dz is the gradient of the product plus bias, before the ReLU ---- */
 
 static int parameter_gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
 {
-    const tern__view *x = &node->saved[SAVED_X].view;
-    tern__view turned = tern__transposed(dz);
     int status = tern__wants(node, BIAS) ? tern__sum_into(scope, node, BIAS, dz) : TERN_OK;
-    return status || !tern__wants(node, WEIGHT) ? status : tern__matmul_grad(scope, node, WEIGHT, &turned, x);
+    if (status || !tern__wants(node, WEIGHT)) return status;
+    const tern__view *x = &node->saved[SAVED_X].view;
+    tern__view columns = tern__transposed(is_turned(node) ? x : dz);
+    return tern__matmul_grad(scope, node, WEIGHT, &columns, is_turned(node) ? dz : x);
 }
 
 static int gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
 {
-    const tern__view *w = &node->saved[SAVED_WEIGHT].view;
+    const tern__view *weight = &node->saved[SAVED_WEIGHT].view;
     int status = parameter_gradients(scope, node, dz);
-    if (!status && tern__wants(node, X)) status = tern__matmul_grad(scope, node, X, dz, w);
+    if (status || !tern__wants(node, X)) return status;
+    tern__view w = is_turned(node) ? tern__transposed(weight) : *weight;
+    status = tern__matmul_grad(scope, node, X, dz, &w);
     return status;
 }
 
@@ -30,8 +39,8 @@ static int gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
 /* False if x is its own weight: then one gradient is added to the other, and the kernel cannot do that. */
 static bool are_at_once(const tern_scope *scope, const tern__node *node)
 {
-    return scope->here->backend && tern__dy(node)->ndim == 2 && tern__wants(node, WEIGHT) &&
-           node->in[X] != node->in[WEIGHT];
+    return scope->here->backend && !is_turned(node) && tern__dy(node)->ndim == 2 &&
+           tern__wants(node, WEIGHT) && node->in[X] != node->in[WEIGHT];
 }
 
 static int relu_gradient(tern_scope *scope, tern__node *node);
@@ -95,18 +104,19 @@ static int relu_gradient(tern_scope *scope, tern__node *node)
 /* ---- the op ---- */
 
 static bool linear_shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tensor *w,
-                              const tern_tensor *b)
+                              const tern_tensor *b, bool turned)
 {
+    int in = turned ? 0 : 1, out = 1 - in;
     char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     const tern__view *xv = &x->view;
-    bool fit = xv->ndim > 0 && w->view.ndim == 2 && xv->shape[xv->ndim - 1] == w->view.shape[1];
+    bool fit = xv->ndim > 0 && w->view.ndim == 2 && xv->shape[xv->ndim - 1] == w->view.shape[in];
     if (!fit) {
         tern__scope_fail(scope, "tern_linear", TERN_E_SHAPE, "linear%s: weight is %s but input is %s",
                          tern__layer_text(w, layer), tern__shape_text(&w->view, ws),
                          tern__shape_text(xv, xs));
         return false;
     }
-    if (!b || (b->view.ndim == 1 && b->view.shape[0] == w->view.shape[0])) return true;
+    if (!b || (b->view.ndim == 1 && b->view.shape[0] == w->view.shape[out])) return true;
     tern__scope_fail(scope, "tern_linear", TERN_E_SHAPE, "linear%s: weight is %s but bias is %s",
                      tern__layer_text(w, layer), tern__shape_text(&w->view, ws),
                      tern__shape_text(&b->view, bs));
@@ -134,45 +144,55 @@ static bool linear_dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor
 
 /* x is (.., in) with at least two dimensions. */
 static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                           bool relu)
+                           bool relu, bool turned)
 {
+    static const bool turned_attr = true;
     if (!(x = tern__matrices(scope, x)) || !(weight = tern__matrices(scope, weight))) return NULL;
     if (bias && !(bias = tern__plain(scope, bias))) return NULL;
-    tern__view shape = x->view, turned = tern__transposed(&weight->view);
-    shape.shape[shape.ndim - 1] = weight->view.shape[0];
+    tern__view shape = x->view, w = turned ? weight->view : tern__transposed(&weight->view);
+    shape.shape[shape.ndim - 1] = w.shape[1];
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, shape.ndim, shape.shape);
-    if (!y || !tern__matmul_act(scope, &y->view, &x->view, &turned, bias ? &bias->view : NULL, relu))
-        return NULL;
+    if (!y || !tern__matmul_act(scope, &y->view, &x->view, &w, bias ? &bias->view : NULL, relu)) return NULL;
     tern__node *node = tern__record(scope, "linear", relu ? relu_gradient : linear_gradient, y, INPUTS,
                                     (tern_tensor *[]){x, weight, bias});
     if (node && tern__wants(node, WEIGHT)) tern__save(node, SAVED_X, x);
     if (node && tern__wants(node, X)) tern__save(node, SAVED_WEIGHT, weight);
     if (relu) tern__save(node, SAVED_Y, y);
+    if (node && turned) node->attr = &turned_attr;
     return y;
 }
 
 /* The part that both functions share, after their inputs were checked. */
 static tern_tensor *linear_run(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                               bool relu)
+                               bool relu, bool turned)
 {
-    if (!linear_shapes_fit(scope, x, weight, bias) ||
+    if (!linear_shapes_fit(scope, x, weight, bias, turned) ||
         !linear_dtypes_fit(scope, x->view.dtype, weight, bias, relu))
         return NULL;
-    if (x->view.ndim > 1) return linear(scope, x, weight, bias, relu);
+    if (x->view.ndim > 1) return linear(scope, x, weight, bias, relu, turned);
     tern_tensor *row = tern_reshape(scope, x, 2, (int64_t[]){1, -1});
-    tern_tensor *y = row ? linear(scope, row, weight, bias, relu) : NULL;
+    tern_tensor *y = row ? linear(scope, row, weight, bias, relu, turned) : NULL;
     return y ? tern_reshape(scope, y, 1, (int64_t[]){-1}) : NULL;
 }
 
 tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias)
 {
-    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? linear_run(scope, x, weight, bias, false)
-                                                               : NULL;
+    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias)
+               ? linear_run(scope, x, weight, bias, false, false)
+               : NULL;
 }
 
 tern_tensor *tern_linear_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
                              bool relu)
 {
-    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? linear_run(scope, x, weight, bias, relu)
-                                                               : NULL;
+    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias)
+               ? linear_run(scope, x, weight, bias, relu, false)
+               : NULL;
+}
+
+tern_tensor *tern__linear_turned(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias)
+{
+    return TERN__ENTER(scope, "tern_linear", 2, &x, &weight, &bias)
+               ? linear_run(scope, x, weight, bias, false, true)
+               : NULL;
 }

@@ -58,6 +58,9 @@ static inline int tern__scope_opts(tern_scope *scope, void *own, size_t size, co
     return tern__opts_read(own, size, opts, func, &err) ? tern__scope_fail_with(scope, &err) : TERN_OK;
 }
 
+/* tern_linear with a weight (I, O): neither the weight nor its gradient is copied to turn it. */
+tern_tensor *tern__linear_turned(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias);
+
 /* Adds a batch dimension of one, and drops it again. */
 tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__without_batch(tern_scope *scope, tern_tensor *x);

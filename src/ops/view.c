@@ -2,13 +2,6 @@
  * copies dy into the elements that the view shows. */
 #include "ops/ops.h"
 
-/* The part of its input that a view shows: the offset of its first element, and the strides of its
- * dimensions. */
-typedef struct window {
-    int64_t offset, stride[TERN_NDIM_MAX];
-    bool whole; /* shows every element of the input once   */
-} window;
-
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim)
 {
     int ndim = x->view.ndim, d = dim < 0 ? dim + ndim : dim;
@@ -32,37 +25,26 @@ tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *vi
     return y && tern__copy(scope, &y->view, view) ? y : NULL;
 }
 
-/* Returns the same part of the input's gradient. */
-static tern__view window_on(const tern__view *grad, const window *w, const tern__view *dy)
-{
-    tern__view seen = *grad;
-    seen.data = (char *)grad->data + w->offset * (int64_t)tern_dtype_bytes(grad->dtype);
-    seen.ndim = dy->ndim;
-    for (int d = 0; d < dy->ndim; d++) {
-        seen.shape[d] = dy->shape[d];
-        seen.stride[d] = w->stride[d];
-    }
-    return seen;
-}
-
+/* A slice whose gradient was lent and to which nothing else was added is done. */
 static int view_gradient(tern_scope *scope, tern__node *node)
 {
     bool add;
-    const window *w = node->attr;
-    const tern__view *grad = tern__grad_open(scope, node, 0, &add);
-    if (!grad) return scope->error.code;
-    if (!add && !w->whole && !tern__fill(scope, grad, 0)) return scope->error.code;
-    tern__view seen = window_on(grad, w, tern__dy(node));
-    if (!tern__copy_into(scope, &seen, tern__dy(node), add)) return scope->error.code;
+    tern__view seen;
+    if (!node->out->grad_storage) return TERN_OK;
+    if (!tern__grad_open_part(scope, node, tern__dy(node), &seen, &add) ||
+        !tern__copy_into(scope, &seen, tern__dy(node), add))
+        return scope->error.code;
     return tern__grad_done(scope, node, 0);
 }
 
 /* Describes `seen`, a view of x, in the memory of x's gradient, which is dense. */
 static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, const tern__view *seen,
-                            const window *w)
+                            const tern__view_part *w)
 {
     tern_tensor *y = tern__share(scope, x, seen);
-    if (y) tern__save_attr(scope, tern__record(scope, op, view_gradient, y, 1, &x), w, sizeof(*w));
+    tern__node *node = y ? tern__record(scope, op, view_gradient, y, 1, &x) : NULL;
+    tern__save_attr(scope, node, w, sizeof(*w));
+    if (node) node->shows = node->attr;
     return y;
 }
 
@@ -85,7 +67,7 @@ static tern_tensor *permute(tern_scope *scope, const char *op, tern_tensor *x, c
     if (!(x = x->view.layout == TERN__PLAIN ? x : tern__plain(scope, x))) return NULL;
     tern__view seen = x->view;
     tern__view grad = tern__view_make(seen.dtype, TERN__PLAIN, seen.ndim, seen.shape);
-    window w = {.whole = true};
+    tern__view_part w = {.dim = TERN__PART_WHOLE};
     for (int d = 0; d < seen.ndim; d++) {
         seen.shape[d] = x->view.shape[dims[d]];
         seen.stride[d] = x->view.stride[dims[d]];
@@ -127,7 +109,13 @@ static tern_tensor *view_take(tern_scope *scope, const char *op, tern_tensor *x,
     if (!(x = x->view.layout == TERN__PLAIN ? x : tern__plain(scope, x))) return NULL;
     tern__view seen = x->view;
     tern__view grad = tern__view_make(seen.dtype, TERN__PLAIN, seen.ndim, seen.shape);
-    window w = {.offset = start * grad.stride[dim], .whole = count == seen.shape[dim]};
+    bool is_whole = count == seen.shape[dim];
+    tern__view_part w = {.offset = start * grad.stride[dim],
+                         .dim = is_whole    ? TERN__PART_WHOLE
+                                : step == 1 ? dim
+                                            : TERN__PART_ODD,
+                         .start = start,
+                         .stop = start + count};
     seen.data = (char *)seen.data + start * seen.stride[dim] * (int64_t)tern_dtype_bytes(seen.dtype);
     seen.shape[dim] = count;
     seen.stride[dim] *= step;

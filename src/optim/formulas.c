@@ -52,7 +52,8 @@ static double cosine_rate(const tern_schedule *s, int64_t t, int group, double r
 {
     (void)group;
     if (t < s->warm_up) return rate * ((double)(t + 1) / (double)s->warm_up);
-    return t < s->total ? rate * half_cosine(t - s->warm_up, s->total - s->warm_up) : 0;
+    if (t >= s->total) return s->min;
+    return s->min + (rate - s->min) * half_cosine(t - s->warm_up, s->total - s->warm_up);
 }
 
 static double annealing_rate(const tern_schedule *s, int64_t t, int group, double rate)
@@ -275,6 +276,18 @@ tern_schedule *tern_cosine_schedule_new(tern_optim *optim, tern_unit unit, int64
     tern_schedule like = {
         .optim = optim, .unit = unit, .kind = &cosine, .warm_up = warm_up, .total = total, .done = total};
     return tern__schedule_new(__func__, &like, err);
+}
+
+int tern_cosine_schedule_min_set(tern_schedule *schedule, double min, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!schedule || schedule->kind != &cosine)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "expected a schedule of tern_cosine_schedule_new");
+    if (check_real(__func__, "min", min, err)) return TERN_E_RANGE;
+    schedule->min = min;
+    tern__schedules_apply(schedule->optim);
+    return TERN_OK;
 }
 
 tern_schedule *tern_cosine_annealing_schedule_new(tern_optim *optim, tern_unit unit, int64_t total,

@@ -148,6 +148,27 @@ int tern__optim_group_add(const char *func, tern__kernel kernel, tern_optim *opt
     return status ? status : add_group(func, optim, belongs, ctx, &group, err);
 }
 
+/* Biases and norms have one dimension at most, unless a norm is over several. */
+static bool is_undecayed(const char *name, const tern_tensor *parameter, void *ctx)
+{
+    (void)name;
+    (void)ctx;
+    const char *kind = parameter->leaf->module->kind;
+    return parameter->view.ndim < 2 || strstr(kind, "norm") || !strcmp(kind, "embedding");
+}
+
+int tern_optim_no_decay_group_add(tern_optim *optim, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!optim) return tern__error_set(err, __func__, TERN_E_INVALID, "the optimizer is NULL");
+    int status = check_group(__func__, optim, optim->rule->kernel, is_undecayed, err);
+    if (status) return status;
+    tern__optim_group group = optim->groups[0];
+    double *decay = tern__optim_decay(optim, &group);
+    if (decay) *decay = 0;
+    return add_group(__func__, optim, is_undecayed, NULL, &group, err);
+}
+
 int tern_optim_group_count(const tern_optim *optim)
 {
     return optim ? optim->group_count : 0;

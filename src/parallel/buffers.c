@@ -65,7 +65,7 @@ static int buffers_open(tern_ddp *ddp, tern_error *err)
 {
     uint32_t window = 0;
     uint64_t staged = 0;
-    size_t count = (size_t)tern_state_count(ddp->module);
+    size_t count = (size_t)tern__entry_count(ddp->module);
     struct tern__ddp_buffers *self = ddp->buffers;
     self->host = tern__ddp_alloc(ddp, NULL, (2 * count + 1) * sizeof(*self->host), err);
     if (!self->host) return TERN_E_MEMORY;
@@ -102,7 +102,7 @@ static int staged_copy(const tern_ddp *ddp, bool is_post, tern_error *err)
 {
     char *place = tern__ddp_window_base(ddp, ddp->buffers->staged.window);
     int status = tern__ddp_staging_follow(ddp, TERN__STREAM_STEP, TERN__STREAM_COMM, err);
-    for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
+    for (int i = 0; i < tern__entry_count(ddp->module) && !status; i++) {
         const tern__view *view = tern__state_buffer(ddp, i);
         if (!view || !is_staged(ddp, view)) continue;
         size_t bytes = tern__view_bytes(view);

@@ -36,8 +36,8 @@ static int check_devices(const tern_data_parallel_opts *opts, tern_error *err)
 /* Like PyTorch, requires everything on the first device (device_ids[0]). */
 static int check_places(tern_module *module, const tern_device *first, tern_error *err)
 {
-    for (int i = 0; i < tern_state_count(module); i++) {
-        tern_state_entry entry = tern_state_get(module, i);
+    for (int i = 0; i < tern__entry_count(module); i++) {
+        tern_state_entry entry = tern__entry_get(module, i);
         if (!entry.tensor->device || entry.tensor->device == first) continue;
         return tern__error_set(err, "tern_data_parallel_new", TERN_E_INVALID,
                                "the module must have its parameters and buffers on %s, the first device, but "

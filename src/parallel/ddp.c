@@ -110,7 +110,7 @@ int tern__ddp_extent_open(tern_ddp *ddp, tern_dtype dtype, uint64_t count, tern_
 static int make_arrays(tern_ddp *ddp, tern_error *err)
 {
     size_t leaves = (size_t)ddp->seal->leaf_count, buckets = leaves + 2;
-    ddp->ignored = tern__ddp_alloc(ddp, NULL, (size_t)tern_state_count(ddp->module) * sizeof(bool), err);
+    ddp->ignored = tern__ddp_alloc(ddp, NULL, (size_t)tern__entry_count(ddp->module) * sizeof(bool), err);
     ddp->order = tern__ddp_alloc(ddp, NULL, leaves * sizeof(int), err);
     ddp->ready = tern__ddp_alloc(ddp, NULL, leaves * sizeof(int), err);
     ddp->bucket_of = tern__ddp_alloc(ddp, NULL, leaves * sizeof(int), err);

@@ -67,7 +67,7 @@ struct tern_ddp {
     uint32_t side_window;
     tern__extent order_extent;
 
-    bool *ignored;         /* [tern_state_count] parameters and buffers that each rank keeps for itself */
+    bool *ignored;         /* [tern__entry_count] parameters and buffers that each rank keeps for itself */
     int leaf_count;        /* synchronised leaves */
     int *order;            /* [leaf_count] leaf indices in bucket order */
     int *ready;            /* [round.ready_count] leaf indices in the order in which they were ready */

@@ -61,8 +61,8 @@ static int bring_model(tern__replica *replica, tern_error *err)
 {
     const tern_module *module = replica->parallel->module;
     int status = TERN_OK;
-    for (int i = 0, count = tern_state_count(module); i < count && !status; i++) {
-        const tern__view *view = &tern_state_get(module, i).tensor->view;
+    for (int i = 0, count = tern__entry_count(module); i < count && !status; i++) {
+        const tern__view *view = &tern__entry_get(module, i).tensor->view;
         size_t bytes = tern__view_count(view) ? tern__view_reach(view) : 0;
         status = tern__mirrors_want(&replica->model, view->data, bytes, err);
     }

@@ -88,7 +88,7 @@ static void write_opts(char line[LINE], const tern_ddp_opts *opts, int synced)
 
 static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
 {
-    int members = tern_state_count(ddp->module);
+    int members = tern__entry_count(ddp->module);
     sig->count = 2 + tern__module_count(ddp->module) + members;
     sig->lines = tern__alloc((size_t)sig->count * LINE, "tern_ddp_new", err);
     if (!sig->lines) return TERN_E_MEMORY;
@@ -96,7 +96,7 @@ static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
     write_kernels(sig->lines[1], ddp);
     char(*line)[LINE] = write_modules(sig->lines + 2, ddp->module);
     for (int i = 0; i < members; i++) {
-        tern_state_entry entry = tern_state_get(ddp->module, i);
+        tern_state_entry entry = tern__entry_get(ddp->module, i);
         if (tern__state_repeats(ddp->module, i))
             write_name(*line++, &entry);
         else

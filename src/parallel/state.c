@@ -8,8 +8,8 @@
 
 static int mark_ignored(tern_ddp *ddp, const char *name, tern_error *err)
 {
-    for (int i = 0; name && i < tern_state_count(ddp->module); i++) {
-        if (strcmp(tern_state_get(ddp->module, i).name, name)) continue;
+    for (int i = 0; name && i < tern__entry_count(ddp->module); i++) {
+        if (strcmp(tern__entry_get(ddp->module, i).name, name)) continue;
         ddp->ignored[i] = true;
         return TERN_OK;
     }
@@ -21,8 +21,8 @@ static int mark_ignored(tern_ddp *ddp, const char *name, tern_error *err)
 static void order_leaves(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->bucket_of[k] = 0;
-    for (int i = 0; i < tern_state_count(ddp->module); i++) {
-        const tern_tensor *tensor = tern_state_get(ddp->module, i).tensor;
+    for (int i = 0; i < tern__entry_count(ddp->module); i++) {
+        const tern_tensor *tensor = tern__entry_get(ddp->module, i).tensor;
         if (ddp->ignored[i] && tensor->leaf) ddp->bucket_of[tensor->leaf->index] = -1;
     }
     for (int k = 0; k < ddp->seal->leaf_count; k++)
@@ -46,7 +46,7 @@ int tern__state_plan(tern_ddp *ddp, tern_error *err)
 
 const tern__view *tern__state_buffer(const tern_ddp *ddp, int i)
 {
-    tern_state_entry entry = tern_state_get(ddp->module, i);
+    tern_state_entry entry = tern__entry_get(ddp->module, i);
     return entry.is_buffer && !ddp->ignored[i] ? &entry.tensor->view : NULL;
 }
 
@@ -89,7 +89,7 @@ int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
         if (ddp->bucket_of[k] >= 0)
             status = state_add(ddp, &s, seal->ranges[seal->range_of[k]].params,
                                &seal->leaves[k]->parameter->view, root, err);
-    for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
+    for (int i = 0; i < tern__entry_count(ddp->module) && !status; i++) {
         const tern__view *view = tern__state_buffer(ddp, i);
         char *alone = view && tern__memory_device(view->data) ? view->data : NULL; /* in a device's memory */
         if (view) status = state_add(ddp, &s, alone ? alone : seal->buffers, view, root, err);

@@ -47,6 +47,8 @@ struct tern_tensor {
                                   * gradient; else NULL */
     tern__view grad;             /* during backward, for a tensor that is not a leaf        */
     tern__storage *grad_storage;
+    struct tern__grad_parts *grad_parts; /* the parts of the gradient that hold values; NULL: all */
+    bool grad_is_lent;                   /* of a view: its gradient was written into that of its input */
     bool grad_is_cut; /* the gradient is already 0 where the ReLU that made the tensor returned 0 */
 };
 

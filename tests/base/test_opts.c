@@ -117,6 +117,9 @@ MODULE(decoder_new, tern_transformer_decoder_new(1, 4, 2, opts, NULL, rng, err))
     }
 LARGE_MODULE(vit_new, tern_vit_new(opts, NULL, err))
 LARGE_MODULE(bert_new, tern_bert_new(opts, NULL, err))
+/* Without initial values the pages of these large models are never touched. */
+MODULE(gpt2_new, tern_gpt2_new(opts, NULL, err))
+MODULE(llama_new, tern_llama_new(opts, NULL, err))
 
 static tern_tensor *zeros(int ndim)
 {
@@ -213,6 +216,35 @@ OPTIM(rmsprop_new, tern_rmsprop_new(net, opts, err))
 OPTIM(adagrad_new, tern_adagrad_new(net, opts, err))
 OPTIM(lamb_new, tern_lamb_new(net, opts, err))
 OPTIM(optim_larc, tern_sgd_new(net, NULL, err); tern_optim_larc(optim, opts, err))
+
+static tern_module *small_gpt2(tern_error *err)
+{
+    tern_gpt2_opts opts = tern_gpt2_defaults();
+    opts.vocab_size = opts.n_positions = opts.n_embd = opts.n_head = opts.n_layer = 1;
+    return tern_gpt2_new(&opts, NULL, err);
+}
+
+static void language_model_loss(const void *opts, tern_error *err)
+{
+    tern_module *model = small_gpt2(err);
+    tern_tensor *tokens = tern_tensor_from(scope, NULL, TERN_I64, 2, (int64_t[]){1, 1});
+    tern_language_model_loss(model, scope, tokens, NULL, opts);
+    tern_scope_end(scope, err);
+    tern_module_free(model);
+}
+
+static void pretrained_save(const void *opts, tern_error *err)
+{
+    tern_module *model = small_gpt2(err);
+    tern_pretrained_save(model, folder, opts, err);
+    tern_module_free(model);
+}
+
+static void pretrained_open(const void *opts, tern_error *err)
+{
+    pretrained_save(NULL, err);
+    tern_module_free(tern_pretrained_open(folder, opts, err));
+}
 
 /* The defaults of a level. */
 #define tern_amp_defaults() tern_amp_defaults(TERN_O1)
@@ -500,6 +532,11 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(vit, vit_new)                                                                                          \
     X(bert, bert_new)                                                                                        \
     X(bert_call, bert_call)                                                                                  \
+    X(gpt2, gpt2_new)                                                                                        \
+    X(llama, llama_new)                                                                                      \
+    X(language_model_loss, language_model_loss)                                                              \
+    X(pretrained, pretrained_open)                                                                           \
+    X(pretrained_save, pretrained_save)                                                                      \
     X(sgd, sgd_new)                                                                                          \
     X(sgd, sgd_group_add)                                                                                    \
     X(adam, adam_new)                                                                                        \

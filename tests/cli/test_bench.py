@@ -48,6 +48,32 @@ class Step(unittest.TestCase):
         (cube,) = bench(1, "step", "--model", "unet3d", "--size", "16", "--steps", "1")
         self.assertEqual((cube["size"], cube["batch"]), ([16, 16, 16], 1))
 
+    @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
+    def test_language_models(self):
+        """Options of their own, and tokens per second; bf16 and data parallel are the same training but for rounding."""
+        for model in ("gpt2", "llama"):
+            options = ("step", "--model", model, "--layers", "2", "--width", "48", "--heads", "3", "--size", "24", "--batch", "2", "--vocabulary", "50", "--steps", "2")
+            with self.subTest(model=model):
+                (f32,) = bench(2, *options)
+                want = {"model": model, "ranks": 2, "batch": 2, "size": [24], "layers": 2, "width": 48, "heads": 3, "vocabulary": 50}
+                self.assertEqual({name: f32.get(name) for name in want}, want)
+                self.assertAlmostEqual(f32["tokens_per_s"] / (24 * f32["samples_per_s"]), 1, places=6)
+                self.assertTrue(3 < f32["loss_last"] < f32["loss_first"] < 5)
+                for more in (("--dtype", "bf16"), ("--data-parallel",), ("--opt-level", "O2")):
+                    (other,) = bench(2, *options, *more)
+                    self.assertAlmostEqual(f32["loss_last"] / other["loss_last"], 1, delta=0.01)
+
+    @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
+    def test_layers_of_language_models_copy_nothing(self):
+        """Queries, keys and values are views of one product, and their gradients are written into one: more layers make no more copies."""
+        for model in ("gpt2", "llama"):
+            calls = []
+            for layers in ("1", "3"):
+                (line,) = bench(1, "step", "--model", model, "--layers", layers, "--width", "32", "--heads", "2", "--size", "16", "--batch", "2", "--steps", "1", "--profile")
+                kernels = {row["kernel"]: row["calls"] for row in line["profile"]["rows"]}
+                calls.append([kernels.get(name, 0) for name in ("copy", "fill", "reorder")])
+            self.assertEqual(calls[0], calls[1], model)
+
     def test_dtypes(self):
         """The same training but for rounding, with half the tensor memory; --reduce sets the dtype independently."""
         (f32,), (bf16,) = (bench(2, "step", "--batch", "256", "--steps", "2", *options) for options in ((), ("--dtype", "bf16", "--reduce", "bf16")))
@@ -198,7 +224,7 @@ class Step(unittest.TestCase):
         self.assertEqual((code, out, err), (1, "", 'tern: tern__env_int: TERN_STARTED_NS="now" is not an integer\n'))
 
     def test_mistakes(self):
-        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d, got "vgg"'),
+        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d or gpt2 or llama, got "vgg"'),
                            (["--size", "28x28"], "--size: mlp has a fixed size"),
                            *((["--model", "unet3d", "--size", size], f'--size: expected 3 numbers up to 4096, as in 32x160x160, or one for all, got "{size}"')
                              for size in ("32x64", "32x64x64x64", "32x64x", "0", "-8", "4097", "123456", "16 x16x16", "")),

@@ -31,11 +31,12 @@ class Opts(ctypes.Structure):
         ("dropout", ctypes.c_double),
         ("scale", ctypes.c_double),
         ("enable_gqa", ctypes.c_bool),
+        ("bthd", ctypes.c_bool),
     ]
 
 
-def attention(run, q, k, v, mask=None, causal=False, dropout=0.0, scale=0.0, gqa=False):
-    opts = Opts(ctypes.sizeof(Opts), causal, dropout, scale, gqa)
+def attention(run, q, k, v, mask=None, causal=False, dropout=0.0, scale=0.0, gqa=False, bthd=False):
+    opts = Opts(ctypes.sizeof(Opts), causal, dropout, scale, gqa, bthd)
     return run.op("tern_scaled_dot_product_attention", q, k, v, mask, ctypes.byref(opts))
 
 
@@ -116,6 +117,70 @@ class AttentionTest(unittest.TestCase):
             for heads, key_heads in ((4, 2), (6, 1), (3, 3)):
                 arrays = self.operands((2, heads, 33, 70, 12, 9), dtype, key_heads)
                 self.beside(f"{device} {heads} {key_heads}", arrays, tolerance, device, causal=True, gqa=True)
+
+    def test_positions_before_heads(self):
+        """bthd: the same numbers as of permuted operands, also with a mask, groups and dropout."""
+        for device, dtype, tolerance in DEVICES:
+            for shape, key_heads, causal in (((2, 4, 33, 70, 12, 9), 2, False), ((1, 6, 20, 20, 5, 5), 6, True), ((3, 2, 1, 2, 4, 4), 1, False)):
+                arrays = self.operands(shape, dtype, key_heads)
+                turned = lambda *x: [a.transpose(1, 2) for a in x]
+                mask = [] if causal else self.draw((shape[1], shape[2], shape[3]), dtype=dtype)
+                compare(f"{device} {shape}", lambda r, q, k, v, m=None: attention(r, q, k, v, m, causal, gqa=True, bthd=True),
+                        lambda q, k, v, m=None: oracle(*turned(q, k, v), m, causal).transpose(1, 2),
+                        [numpy.ascontiguousarray(a.swapaxes(1, 2)) for a in arrays] + mask, tolerance, device, gradient_tolerance=4 * tolerance)
+        results = []
+        for bthd in (False, True):
+            run = Run("cpu")
+            rng = numpy.random.default_rng(2)
+            arrays = [rng.standard_normal((2, 3, 17, 8)).astype("f") for _ in range(3)]
+            y = attention(run, *(run.constant(numpy.ascontiguousarray(a.swapaxes(1, 2)) if bthd else a) for a in arrays), dropout=0.4, bthd=bthd)
+            results.append(run.value(y).swapaxes(1, 2) if bthd else run.value(y))
+            run.close()
+        numpy.testing.assert_array_equal(*results)
+
+    def test_parts_of_one_product(self):
+        """q, k and v are slices of one tensor that no leaf is, so their gradients are written into its own: side by side, overlapping,
+        the same one, with a gap, and used by something else, too."""
+        for device, dtype, tolerance in DEVICES:
+            for starts, extra in (((0, 2, 4), None), ((0, 1, 2), None), ((0, 0, 0), None), ((4, 0, 2), 0), ((1, 5, 3), 2), ((0, 2, 4), 1)):
+                for early in (False, True):
+                    def mixed(twice, cut, attend, add, x):
+                        x = twice(x)
+                        parts = {start: cut(x, start) for start in starts}
+                        other = twice(parts[starts[extra]]) if extra is not None and early else None
+                        y = attend(*(parts[start] for start in starts))
+                        if extra is not None:
+                            y = add(y, other if early else twice(parts[starts[extra]]))
+                        return y
+
+                    def ours(run, x):
+                        zero = ctypes.c_int64(0)
+                        cut = lambda x, at: run.op("tern_slice", x, 2, ctypes.c_int64(at), ctypes.c_int64(at + 2), ctypes.c_int64(1))
+                        return mixed(lambda y: run.op("tern_affine", y, ctypes.c_double(2), ctypes.c_double(zero.value)), cut,
+                                     lambda q, k, v: attention(run, q, k, v, causal=True, bthd=True), lambda a, b: run.op("tern_add", a, b), x)
+
+                    def theirs(x):
+                        heads = lambda q, k, v: oracle(*(a.transpose(1, 2) for a in (q, k, v)), causal=True).transpose(1, 2)
+                        return mixed(lambda y: 2 * y, lambda x, at: x[:, :, at : at + 2], heads, lambda a, b: a + b, x)
+
+                    compare(f"{device} {starts} {extra} {early}", ours, theirs, self.draw((2, 21, 7, 6), dtype=dtype), tolerance, device,
+                            gradient_tolerance=20 * tolerance)
+
+    def test_queries_of_some_positions(self):
+        """q is a slice of the tensor that k and v are, or of k: it has a gradient of its own before it is added."""
+        for device, dtype, tolerance in DEVICES:
+            for first, last in ((0, 5), (3, 9), (8, 13)):
+                def ours(run, x):
+                    x = run.op("tern_affine", x, ctypes.c_double(2), ctypes.c_double(0))
+                    q = run.op("tern_slice", x, 1, ctypes.c_int64(first), ctypes.c_int64(last), ctypes.c_int64(1))
+                    return attention(run, q, x, x, bthd=True)
+
+                def theirs(x):
+                    x = 2 * x
+                    return oracle(*(a.transpose(1, 2) for a in (x[:, first:last], x, x))).transpose(1, 2)
+
+                compare(f"{device} {first} {last}", ours, theirs, self.draw((2, 13, 3, 6), dtype=dtype), tolerance, device,
+                        gradient_tolerance=8 * tolerance)
 
     def test_masks(self):
         """Bool and added ones, broadcast along any dimensions; the gradient of an added one is summed over these."""

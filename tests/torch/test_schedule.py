@@ -253,6 +253,31 @@ class Schedule(unittest.TestCase):
         self.assertEqual(schedules.rates()[0], [0, 0])
         schedules.close()
 
+    def test_warm_up_and_cosine_to_a_lowest_rate(self):
+        """LinearLR, then CosineAnnealingLR with eta_min; after the end the rate stays there."""
+        def both(optimizer):
+            warm_up = theirs.LinearLR(optimizer, 1 / 5, 1, 4)
+            return theirs.SequentialLR(optimizer, [warm_up, theirs.CosineAnnealingLR(optimizer, 20, 0.02)], [5])
+
+        schedules = Schedules(STEPS, ("cosine", (number(5), number(25)), both))
+        lib, schedule = schedules.pair.lib, schedules.ours[0]
+        lib.check("tern_cosine_schedule_min_set", schedule, ctypes.c_double(0.02))
+        for t in range(25):
+            self.expect_rates(schedules, f"t = {t}")
+            schedules.advance("tern_schedule_step")
+        for value in (-0.1, float("nan")):
+            with self.assertRaises(tern.TernError):
+                lib.check("tern_cosine_schedule_min_set", schedule, ctypes.c_double(value))
+        for _ in range(3):
+            self.assertEqual(schedules.rates()[0], [0.02, 0.02])
+            lib.tern_schedule_step(schedule)
+        schedules.close()
+        other = Schedules(STEPS, MADE["annealing"])
+        with self.assertRaises(tern.TernError) as caught:
+            other.pair.lib.check("tern_cosine_schedule_min_set", other.ours[0], ctypes.c_double(0.02))
+        self.assertIn("expected a schedule of tern_cosine_schedule_new", str(caught.exception))
+        other.close()
+
     def test_training(self):
         schedules = Schedules(STEPS, MADE["warm_up"], MADE["step"])
         pair = schedules.pair

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 
 import forked
 import skips
+import tern
 from nets import Net, library
+from objects import Objects
 from optims import KINDS
 from test_summary import printed
 from tied import SIZE, WORDS, language_model, torch_language_model
@@ -58,6 +60,28 @@ class Share(unittest.TestCase):
     def test_adam(self):
         for sentence in (3, 17):
             self.train_beside("adam", sentence, lr=0.01)
+
+    def test_one_name_is_enough_to_load(self):
+        """As in Hugging Face's files: whichever name there is, and with both the last one's values."""
+        lib = library()
+        net, objects = Net(lib, language_model(lib)), Objects(lib)
+        lib.returns(ctypes.c_void_p, "tern_module_state_dict")
+        state = objects.take(lib.check("tern_module_state_dict", net.module))
+        for left_out in ("0.weight", "3.weight"):
+            given = {name: torch.randn_like(value) for name, value in state.items() if name != left_out}
+            made = objects.make(given)
+            lib.check("tern_module_state_dict_load", net.module, made, None, None)
+            objects.free(made)
+            got = net.state()
+            for name, value in given.items():
+                self.assertTrue(numpy.array_equal(got[name], value.numpy()), name)
+            self.assertTrue(numpy.array_equal(got["0.weight"], got["3.weight"]))
+        made = objects.make({name: value for name, value in state.items() if not name.endswith("weight")})
+        with self.assertRaises(tern.TernError) as caught:
+            lib.check("tern_module_state_dict_load", net.module, made, None, None)
+        self.assertIn('Missing key(s) in state_dict: "0.weight", "1.weight", "3.weight"', str(caught.exception))
+        objects.free(made)
+        net.close()
 
     def test_summary_counts_it_once(self):
         lib = library()

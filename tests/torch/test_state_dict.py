@@ -281,9 +281,9 @@ class Twins:
     def state(self):
         return self.objects.take(self.lib.check("tern_module_state_dict", self.net))
 
-    def load(self, state, strict=True):
+    def load(self, state, strict=True, prefix=None):
         """Returns the report, and the error or None."""
-        opts = LoadOpts(ctypes.sizeof(LoadOpts), strict)
+        opts = LoadOpts(ctypes.sizeof(LoadOpts), strict, prefix)
         report, made, error = ctypes.c_void_p(), self.objects.make(state), None
         try:
             self.lib.check("tern_module_state_dict_load", self.net, made, ctypes.byref(opts), ctypes.byref(report))
@@ -300,7 +300,7 @@ class Twins:
 class LoadOpts(ctypes.Structure):
     """tern_module_load_opts."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("strict", ctypes.c_bool)]
+    _fields_ = [("size", ctypes.c_size_t), ("strict", ctypes.c_bool), ("prefix", ctypes.c_char_p)]
 
 
 class ModuleTest(unittest.TestCase):
@@ -333,6 +333,48 @@ class ModuleTest(unittest.TestCase):
         _, error = t.load({f"module.{name}": value for name, value in t.torch.state_dict().items()})
         self.assertIsNone(error)
         self.same(t.state(), t.torch.state_dict())
+
+    def test_a_part_of_a_larger_model(self):
+        """With a prefix, other names belong to other parts, and names with it are as strict as without."""
+        t = self.twins
+        for tensor in t.torch.parameters():
+            torch.nn.init.normal_(tensor)
+        whole = {f"net.{name}": value for name, value in t.torch.state_dict().items()}
+        whole.update({"head.weight": torch.ones(2), "network": torch.ones(1)})
+        report, error = t.load(whole, prefix=b"net.")
+        self.assertIsNone(error)
+        self.assertEqual(report, dict(missing_keys=[], unexpected_keys=[], mismatched_keys=[]))
+        self.same(t.state(), t.torch.state_dict())
+        del whole["net.0.bias"]
+        whole["net.9.bias"] = torch.ones(1)
+        report, error = t.load(whole, prefix=b"net.")
+        self.assertEqual(report, dict(missing_keys=["0.bias"], unexpected_keys=["9.bias"], mismatched_keys=[]))
+        self.assertIn('Missing key(s) in state_dict: "0.bias"', str(error))
+        _, error = t.load(whole)
+        self.assertIn('"head.weight"', str(error))
+        _, error = t.load({f"module.{name}": value for name, value in t.torch.state_dict().items()}, prefix=b"")
+        self.assertIn('Unexpected key(s) in state_dict: "module.0.weight"', str(error))
+
+    def test_buffers_that_are_not_persistent(self):
+        """They are in neither library's state dict, and come back with persistent=True."""
+        t, lib = self.twins, self.twins.lib
+        inner = ctypes.c_void_p(lib.check("tern_linear_new", ctypes.c_int64(1), ctypes.c_int64(2), None, t.rng))
+        shape = (ctypes.c_int64 * 1)(4)
+        for name in (b"table", b"kept"):
+            lib.check("tern_buffer_add", inner, name, 0, 1, shape)
+            t.torch.register_buffer(name.decode(), torch.zeros(4), persistent=name == b"kept")
+        lib.check("tern_buffer_persistent_set", inner, b"table", False)
+        lib.check("tern_module_add", t.net, b"inner", inner)
+        names = [name for name in t.state() if name.startswith("inner.")]
+        self.assertEqual(names, ["inner.weight", "inner.bias", "inner.kept"])
+        self.assertNotIn("table", t.torch.state_dict())
+        self.assertIsNone(lib.tern_state_find(t.net, b"inner.table"))
+        for name, text in ((b"weight", 'linear has no buffer "weight"'), (b"nothing", 'linear has no buffer "nothing"')):
+            with self.assertRaises(tern.TernError) as caught:
+                lib.check("tern_buffer_persistent_set", inner, name, False)
+            self.assertIn(text, str(caught.exception))
+        lib.check("tern_buffer_persistent_set", inner, b"table", True)
+        self.assertIn("inner.table", t.state())
 
     def test_dtypes_are_converted_as_copy_does(self):
         t = self.twins

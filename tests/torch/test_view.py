@@ -133,6 +133,53 @@ class ViewTest(unittest.TestCase):
 
             self.beside(f"split {size} {dim}", op, oracle, [draw((4, 6, 7))])
 
+    def test_slices_of_one_tensor(self):
+        """Some leave gaps, some overlap, some are slices of slices, along one dimension or several; the tensor is also used as a
+        whole, before them or after them. Each use has another weight."""
+        rng = numpy.random.default_rng(7)
+        for case in range(40):
+            shape = tuple(map(int, rng.integers(1, 9, 3)))
+            dims = rng.integers(0, 3, rng.integers(1, 7)) if case % 2 else [int(rng.integers(0, 3))] * int(rng.integers(1, 20))
+            cuts = []
+            for dim in map(int, dims):
+                start, stop = sorted(map(int, rng.integers(0, shape[dim] + 1, 2)))
+                cuts.append((dim, start, stop, int(rng.choice([1, 1, 1, 2])), int(rng.integers(0, 3))))
+            whole = int(rng.integers(0, 4))  # before, after, both, neither
+
+            def results(weigh, cut, pick, use, a):
+                """All parts that are summed, where x is no leaf."""
+                x, parts = weigh(a, 2.0), []
+                if whole in (0, 2):
+                    parts.append(use(weigh(x, 3.0)))
+                for i, (dim, start, stop, step, then) in enumerate(cuts):
+                    y = cut(x, dim, start, stop, step)
+                    if then == 1:
+                        y = cut(y, (dim + 1) % 3, 0, max(1, shape[(dim + 1) % 3] // 2), 1)
+                    parts.append(use(weigh(y, i + 1.5)))
+                    if then == 2 and start < stop:
+                        parts.append(use(weigh(pick(y, dim), 0.25)))
+                if whole in (1, 2):
+                    parts.append(use(weigh(x, 5.0)))
+                return parts
+
+            def op(r, a):
+                number = lambda value: r.op("tern_full", r.lib.tern_tensor_dtype(a), 0, None, ctypes.c_double(value))
+                square = lambda y: r.op("tern_sum", r.op("tern_mul", y, y))
+                total = number(0)
+                for one in results(lambda y, w: r.op("tern_mul", y, number(w)), lambda *rest: part(r, *rest), lambda y, dim: select(r, y, dim, 0), square, a):
+                    total = r.op("tern_add", total, one)
+                return total
+
+            def oracle(a):
+                def cut(x, dim, start, stop, step):
+                    return x[tuple(slice(start, stop, step) if d == dim else slice(None) for d in range(3))]
+
+                return sum(results(lambda y, w: y * w, cut, lambda y, dim: y.select(dim, 0), lambda y: (y * y).sum(), a), torch.zeros(()).double())
+
+            if whole == 3 and not any(start < stop for _, start, stop, _, _ in cuts):
+                continue
+            self.beside(f"{shape} {cuts} {whole}", op, oracle, [draw(shape)])
+
     def test_expand(self):
         """Gradients are summed over what is repeated."""
         for x, shapes in (((3, 1), [(3, 4), (3, 1), (2, 3, 4), (-1, 4), (5, -1, -1), (3, 0), (0, 3, 2)]), ((), [(), (4,), (2, 3)]), ((2, 0), [(2, 0), (3, -1, -1)]),

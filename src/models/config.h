@@ -1,0 +1,29 @@
+/* config.h - reads the fields of a config.json of transformers. The first error stays; reading goes on. */
+#ifndef TERN_SRC_MODELS_CONFIG_H
+#define TERN_SRC_MODELS_CONFIG_H
+
+#include "base/base.h"
+
+#include <cjson/cJSON.h>
+
+typedef struct tern__config {
+    const cJSON *object;
+    const char *path, *func; /* for errors */
+    tern_error *err;
+} tern__config;
+
+/* Reads a JSON file of one object, up to 64 MiB. The caller frees it (cJSON_Delete). NULL: E_IO, E_FORMAT. */
+cJSON *tern__config_read(const char *path, const char *func, tern_error *err);
+
+/* Read a field into *to. One that is missing or null leaves *to as it is, or is E_FORMAT if `needed`. A field
+ * of another kind is E_FORMAT. */
+void tern__config_int(const tern__config *config, const char *name, bool needed, int64_t *to);
+void tern__config_count(const tern__config *config, const char *name, bool needed, int *to);
+void tern__config_real(const tern__config *config, const char *name, double *to);
+void tern__config_bool(const tern__config *config, const char *name, bool *to);
+/* Returns the text of a field, or NULL. */
+const char *tern__config_text(const tern__config *config, const char *name);
+/* Fails with E_UNSUPPORTED: a field has a value that tern does not have. */
+void tern__config_refuse(const tern__config *config, const char *name, const char *value);
+
+#endif

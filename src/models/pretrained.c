@@ -1,0 +1,218 @@
+/* pretrained.c - opens a folder that transformers has written. config.json says which model it is; the
+ * weights are in one file or in shards, which are read one after the other, so that beside the model only one
+ * of them is in memory. */
+#include "base/file.h"
+#include "base/opts.h"
+#include "base/text.h"
+#include "models/language_model.h"
+
+#include <tern/checkpoint.h>
+#include <tern/state_dict.h>
+
+#include <string.h>
+#include <unistd.h>
+
+static const char FUNC[] = "tern_pretrained_open";
+
+/* ---- weights ---- */
+
+typedef struct weights {
+    tern__language_model *model;
+    const char *folder;
+    tern_object *missing; /* names that no file has had so far; NULL: no file was read */
+    tern_error *err;
+} weights;
+
+/* True if a name of the model's, or a piece of it, begins so. */
+static bool is_full_name(const tern__language_model *model, const char *name)
+{
+    size_t length = strlen(model->kind->body);
+    return (!strncmp(name, model->kind->body, length) && name[length] == '.') ||
+           !strncmp(name, "lm_head.", 8);
+}
+
+/* Files of the body alone, as GPT2Model's, have no prefix. */
+static tern_module *weights_target(const weights *w, const tern_object *state)
+{
+    for (int64_t i = 0; i < tern_object_count(state); i++) {
+        const char *name = tern_object_to_string(tern_object_key(state, i));
+        if (name && is_full_name(w->model, name)) return &w->model->base;
+    }
+    return w->model->body;
+}
+
+static bool is_needless(const tern__language_kind *kind, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *const *end = kind->buffers; *end; end++)
+        if (length >= strlen(*end) && !strcmp(name + length - strlen(*end), *end)) return true;
+    return false;
+}
+
+static void check_unexpected(const weights *w, const tern_object *names, const char *path)
+{
+    for (int64_t i = 0; i < tern_object_count(names) && !tern__is_set(w->err); i++) {
+        const char *name = tern_object_to_string(tern_object_at(names, i));
+        if (!is_needless(w->model->kind, name))
+            tern__error_set(w->err, FUNC, TERN_E_INVALID, "%s: %s has no \"%s\"", path, w->model->base.kind,
+                            name);
+    }
+}
+
+/* A name is missing if no file has it. */
+static void note_one(const weights *w, tern_object *missing, const char *name)
+{
+    if (!w->missing || tern_object_get(w->missing, name))
+        tern_object_set(missing, name, tern_object_none(w->err), w->err);
+}
+
+/* Keeps the names that this file lacks, too. `names` are those of the body alone if `is_body`. */
+static void note_missing(weights *w, const tern_object *names, bool is_body)
+{
+    tern_object *missing = tern_object_dict(w->err);
+    for (int64_t i = 0; i < tern_object_count(names) && !tern__is_set(w->err); i++) {
+        char full[512] = "";
+        tern__text_append(full, sizeof(full), "%s%s%s", is_body ? w->model->kind->body : "",
+                          is_body ? "." : "", tern_object_to_string(tern_object_at(names, i)));
+        note_one(w, missing, full);
+    }
+    if (is_body && !w->model->is_tied) note_one(w, missing, "lm_head.weight");
+    tern_object_free(w->missing);
+    w->missing = missing;
+}
+
+static void read_file(weights *w, const char *name)
+{
+    tern_load_opts load = tern_load_defaults();
+    load.memory = (size_t)256 << 20;
+    tern_module_load_opts opts = tern_module_load_defaults();
+    opts.strict = false;
+    tern_object *report = NULL;
+    char *path = tern__path_join(w->folder, name, FUNC, w->err);
+    tern_object *state = path ? tern_load(path, &load, w->err) : NULL;
+    if (state) {
+        tern_module *target = weights_target(w, state);
+        tern_module_state_dict_load(target, state, &opts, &report, w->err);
+        check_unexpected(w, tern_object_get(report, "unexpected_keys"), path);
+        note_missing(w, tern_object_get(report, "missing_keys"), target == w->model->body);
+    }
+    tern_object_free(report);
+    tern_object_free(state);
+    tern__free(path);
+}
+
+/* Reads each shard that the index names, once. */
+static void read_shards(weights *w, const char *index)
+{
+    char *path = tern__path_join(w->folder, index, FUNC, w->err);
+    cJSON *root = path ? tern__config_read(path, FUNC, w->err) : NULL;
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *entry;
+    if (root && (!cJSON_IsObject(map) || !map->child))
+        tern__error_set(w->err, FUNC, TERN_E_FORMAT, "%s: \"weight_map\" is missing", path);
+    tern_object *read = tern_object_dict(w->err);
+    cJSON_ArrayForEach(entry, map)
+    {
+        const char *shard = cJSON_GetStringValue(entry);
+        if (tern__is_set(w->err)) break;
+        if (!shard || strchr(shard, '/')) {
+            tern__error_set(w->err, FUNC, TERN_E_FORMAT, "%s: the shard of \"%s\" is no file's name", path,
+                            entry->string);
+        } else if (!tern_object_get(read, shard)) {
+            tern_object_set(read, shard, tern_object_none(w->err), w->err);
+            read_file(w, shard);
+        }
+    }
+    tern_object_free(read);
+    cJSON_Delete(root);
+    tern__free(path);
+}
+
+static bool has_file(const char *folder, const char *name, tern_error *err)
+{
+    char *path = tern__path_join(folder, name, FUNC, err);
+    bool has = path && !access(path, F_OK);
+    tern__free(path);
+    return has;
+}
+
+static void read_weights(weights *w)
+{
+    static const char *const files[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "pytorch_model.bin", "pytorch_model.bin.index.json"};
+    size_t i = 0;
+    while (i < TERN__COUNT(files) && !has_file(w->folder, files[i], w->err)) i++;
+    if (i == TERN__COUNT(files)) {
+        if (!tern__is_set(w->err))
+            tern__error_set(w->err, FUNC, TERN_E_IO,
+                            "%s has neither %s nor %s, nor an index of shards (.index.json)", w->folder,
+                            files[0], files[2]);
+        return;
+    }
+    if (i % 2)
+        read_shards(w, files[i]);
+    else
+        read_file(w, files[i]);
+    int64_t count = tern_object_count(w->missing);
+    if (count && !tern__is_set(w->err))
+        tern__error_set(w->err, FUNC, TERN_E_INVALID,
+                        "%s: the weights of %lld names are missing, the first is \"%s\"", w->folder,
+                        (long long)count, tern_object_to_string(tern_object_key(w->missing, 0)));
+}
+
+/* ---- config.json ---- */
+
+static const tern__language_kind *find_kind(const tern__config *config)
+{
+    static const tern__language_kind *const kinds[] = {&tern__gpt2_kind, &tern__llama_kind};
+    const char *type = tern__config_text(config, "model_type");
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config->object, "architectures");
+    const char *architecture = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    for (size_t i = 0; i < TERN__COUNT(kinds); i++) {
+        bool is_type = type && !strcmp(type, kinds[i]->model_type);
+        if (is_type || (!type && architecture && !strcmp(architecture, kinds[i]->architecture)))
+            return kinds[i];
+    }
+    if (!type && !architecture)
+        tern__error_set(config->err, FUNC, TERN_E_FORMAT, "%s: \"model_type\" is missing", config->path);
+    else
+        tern__config_refuse(config, type ? "model_type" : "architectures", type ? type : architecture);
+    return NULL;
+}
+
+static tern_module *make_model(const char *folder, tern_rng *rng, tern_error *err)
+{
+    char *path = tern__path_join(folder, "config.json", FUNC, err);
+    cJSON *root = path ? tern__config_read(path, FUNC, err) : NULL;
+    tern_module *model = NULL;
+    if (root) {
+        tern__config config = {root, path, FUNC, err};
+        const tern__language_kind *kind = find_kind(&config);
+        if (kind) model = kind->open(&config, rng, err);
+    }
+    cJSON_Delete(root);
+    tern__free(path);
+    return model;
+}
+
+tern_pretrained_opts tern_pretrained_defaults(void)
+{
+    return (tern_pretrained_opts){.size = sizeof(tern_pretrained_opts)};
+}
+
+tern_module *tern_pretrained_open(const char *folder, const tern_pretrained_opts *opts, tern_error *err)
+{
+    tern_pretrained_opts o = tern_pretrained_defaults();
+    tern_error own = {0};
+    if (!err) err = &own;
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) ||
+        tern__need(folder, "folder", __func__, err))
+        return NULL;
+    tern_module *model = make_model(folder, o.rng, err);
+    if (!model || o.rng) return model;
+    weights w = {.model = tern__language_model_of(model), .folder = folder, .err = err};
+    read_weights(&w);
+    tern_object_free(w.missing);
+    if (!tern__is_set(err)) return model;
+    tern_module_free(model);
+    return NULL;
+}

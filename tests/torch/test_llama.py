@@ -1,0 +1,66 @@
+"""tern's Llama beside the same net in PyTorch: names, logits, gradients, AdamW steps, autocast; grouped heads and rotary scalings."""
+import unittest
+
+import numpy
+
+import skips
+import tern
+from language_models import LanguageNet, compare, language_library, make_language_model, train
+from ops import BF16
+
+SMALL = dict(vocab_size=89, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
+             num_key_value_heads=2, max_position_embeddings=32)
+
+
+class Llamas(unittest.TestCase):
+    def setUp(self):
+        self.lib = language_library()
+
+    def test_gradients(self):
+        compare(self, self.lib, "llama", SMALL, 3, 19)
+
+    def test_other_options(self):
+        compare(self, self.lib, "llama", dict(SMALL, num_key_value_heads=0, head_dim=10, attention_bias=True, mlp_bias=True), 2, 32)
+        compare(self, self.lib, "llama", dict(SMALL, tie_word_embeddings=True, rms_norm_eps=1e-2, pad_token_id=3), 2, 7)
+        compare(self, self.lib, "llama", dict(SMALL, rope_theta=500.0, rope_scaling=1, rope_factor=3.0, num_key_value_heads=1), 1, 13)
+        compare(self, self.lib, "llama", dict(SMALL, head_dim=16, rope_scaling=3, rope_factor=8.0, rope_original_positions=16), 2, 31)
+
+    def test_adamw_steps(self):
+        ours, theirs = train(self, self.lib, "llama", SMALL, 4, 20)
+        numpy.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+    def test_autocast(self):
+        ours, theirs = train(self, self.lib, "llama", SMALL, 4, 20, region=BF16)
+        numpy.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-2)
+
+    def test_f64(self):
+        """In f64 the tables are, too: the logits are closer to those of f32 than f32 resolves, but not equal."""
+        fields = dict(SMALL, rope_scaling=3, rope_factor=8.0)
+        nets = [LanguageNet.new(self.lib, "llama", fields, seed=2, dtype=dtype) for dtype in (None, 1)]
+        for net in nets:
+            self.addCleanup(net.close)
+        tokens = numpy.random.default_rng(1).integers(0, 89, (2, 30))
+        single, double = (net.logits(tokens) for net in nets)
+        self.assertEqual((single.dtype, double.dtype), ("float32", "float64"))
+        self.assertLess(abs(single - double).max(), 1e-5 * abs(double).max())
+
+    def refused(self, call, text):
+        with self.assertRaises(tern.TernError) as caught:
+            call()
+        self.assertIn(text, str(caught.exception))
+
+    def test_what_there_is_not(self):
+        new = lambda **fields: make_language_model(self.lib, "llama", None, **{**SMALL, **fields})
+        for fields, text in ((dict(num_attention_heads=5), "hidden_size 24 is not a multiple of num_attention_heads 5"),
+                             (dict(num_key_value_heads=4), "num_attention_heads 6 is not a multiple of num_key_value_heads 4"),
+                             (dict(head_dim=5), "head_dim 5 is odd"), (dict(vocab_size=0), "vocab_size 0"),
+                             (dict(rope_theta=0.0), "base"), (dict(rms_norm_eps=-1), "rms_norm_eps -1"), (dict(pad_token_id=89), "89"),
+                             (dict(attention_dropout=-1), "a dropout in [0, 1], got -1")):
+            self.refused(lambda: new(**fields), text)
+        net = LanguageNet.new(self.lib, "llama", SMALL)
+        self.addCleanup(net.close)
+        self.refused(lambda: net.logits(numpy.zeros((1, 33), int)), "a context of 33 tokens is longer than the model's 32 positions")
+
+
+if __name__ == "__main__":
+    skips.main()

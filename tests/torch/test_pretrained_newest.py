@@ -1,0 +1,117 @@
+"""GPT-2 and Llama beside transformers itself: folders in both directions, also in shards, logits and gradients."""
+import os
+import sys
+import tempfile
+import unittest
+
+import peers
+
+peers.enter()
+
+import skips  # noqa: E402
+
+try:
+    import transformers
+except ImportError:
+    skips.end("no transformers: run scripts/peers.sh")
+
+import ctypes  # noqa: E402
+
+import numpy  # noqa: E402
+import torch  # noqa: E402
+
+from language_models import LanguageNet, language_library, scatter  # noqa: E402
+from ops import error_of  # noqa: E402
+
+NO_DROPOUT = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+TOKENS = dict(bos_token_id=1, eos_token_id=2)
+SMALL_LLAMA = dict(vocab_size=67, hidden_size=48, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
+                   max_position_embeddings=64, **TOKENS)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+CONFIGS = [
+    ("GPT2", dict(vocab_size=71, n_positions=32, n_embd=36, n_layer=2, n_head=3, **NO_DROPOUT, **TOKENS)),
+    ("GPT2", dict(vocab_size=71, n_positions=32, n_embd=36, n_layer=1, n_head=2, n_inner=50, activation_function="gelu",
+                  layer_norm_epsilon=1e-4, tie_word_embeddings=False, **NO_DROPOUT, **TOKENS)),
+    ("Llama", dict(SMALL_LLAMA, num_key_value_heads=2)),
+    ("Llama", dict(SMALL_LLAMA, num_key_value_heads=3, head_dim=12, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=LLAMA3)),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0))),
+]
+
+
+def new_model(kind, fields):
+    config = getattr(transformers, f"{kind}Config")(**fields)
+    torch.manual_seed(1)
+    model = getattr(transformers, f"{kind}{'LMHeadModel' if kind == 'GPT2' else 'ForCausalLM'}")(config)
+    scatter(model, 2)
+    return model
+
+
+class Transformers(unittest.TestCase):
+    def setUp(self):
+        self.lib = language_library()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def open(self, folder):
+        net = LanguageNet.open(self.lib, folder, threads=2)
+        self.addCleanup(net.close)
+        return net
+
+    def same_state(self, net, model):
+        state = net.state()
+        for name, value in model.state_dict().items():
+            self.assertTrue(numpy.array_equal(state[name], value.numpy()), name)
+
+    def compare(self, net, model):
+        """Logits, loss and gradients; both compute in f32, so the limit is what f32 loses in each."""
+        tokens = numpy.random.default_rng(3).integers(3, 60, (2, 23))
+        labels = tokens.copy()
+        labels[:, 5:9] = -100
+        out = model(torch.tensor(tokens), labels=torch.tensor(labels))
+        out.loss.backward()
+        self.assertLess(error_of(net.logits(tokens), out.logits.detach().numpy()), 2e-5)
+        self.assertLess(abs(net.backward(tokens, labels) - out.loss.item()), 2e-5)
+        grads = net.grads()
+        for name, parameter in model.named_parameters():
+            self.assertLess(error_of(grads[name], parameter.grad.numpy()), 1e-4, name)
+
+    def test_theirs(self):
+        for number, (kind, fields) in enumerate(CONFIGS):
+            for size in ("1GB", "12KB"):
+                folder = os.path.join(self.folder, f"{number}-{size}")
+                model = new_model(kind, fields)
+                model.save_pretrained(folder, max_shard_size=size)
+                self.assertEqual(os.path.exists(os.path.join(folder, "model.safetensors.index.json")), size == "12KB")
+                net = self.open(folder)
+                self.same_state(net, model)
+                self.compare(net, model)
+
+    def test_ours(self):
+        for number, (kind, fields) in enumerate(CONFIGS):
+            theirs, ours = (os.path.join(self.folder, f"{number}-{side}") for side in ("theirs", "ours"))
+            new_model(kind, fields).save_pretrained(theirs)
+            net = self.open(theirs)
+            net.step(numpy.random.default_rng(5).integers(3, 60, (2, 8)))
+            for most in (5 * 10**9, 12000):
+                opts = self.lib.tern_pretrained_save_defaults()
+                opts.max_shard_bytes = most
+                self.lib.check("tern_pretrained_save", net.module, ours.encode(), ctypes.byref(opts))
+                model, report = transformers.AutoModelForCausalLM.from_pretrained(ours, output_loading_info=True)
+                self.assertFalse(report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"], report)
+                self.same_state(net, model)
+            self.compare(net, model)
+
+    def test_base_model(self):
+        """GPT2Model's and LlamaModel's own files have names without a prefix."""
+        for kind, fields in (CONFIGS[0], CONFIGS[3]):
+            model = new_model(kind, fields)
+            folder = os.path.join(self.folder, kind)
+            getattr(model, "transformer" if kind == "GPT2" else "model").save_pretrained(folder)
+            self.same_state(self.open(folder), model)
+
+
+if __name__ == "__main__":
+    skips.main()
