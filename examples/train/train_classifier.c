@@ -1,5 +1,5 @@
-/* train_classifier.c - trains a ResNet or a vision transformer on Fashion-MNIST, CIFAR or folders of images in
- * ImageNet's layout.
+/* train_classifier.c - trains a ResNet or a vision transformer on Fashion-MNIST, CIFAR or folders of
+ * images in ImageNet's layout.
  *
  *     tern run -n 2 build/examples/train_classifier
  *     tern run -n 2 build/examples/train_classifier --dataset cifar10 --data cifar-10-batches-bin \
@@ -9,9 +9,8 @@
  *
  * An image folder has train/CLASS/.. and val/CLASS/.. with JPEG, PNG or TIFF files.
  *
- * Prints top-1 and top-5 accuracy, counting each test image once. Writes curves for TensorBoard, checkpoints
- * for
- * --resume and torch.load, and train_classifier.png. */
+ * Prints top-1 and top-5 accuracy, counting each test image once. Writes curves for TensorBoard,
+ * checkpoints for --resume and torch.load, and train_classifier.png. */
 #include "trainer.h"
 
 #include <stdio.h>

@@ -119,7 +119,6 @@ static tern_module *bert_layer_new(const tern_bert_opts *o, tern_rng *rng, tern_
 typedef struct bert {
     tern_module base;
     tern_module *word, *position, *type, *norm, *layers, *pooler; /* pooler: dense, or NULL */
-    tern_tensor *position_rows, *type_rows;                       /* their weights */
     int64_t hidden, positions;
     double dropout;
 } bert;
@@ -162,28 +161,35 @@ static int bert_check_inputs(const bert *self, tern_scope *s, tern_tensor *const
     return bert_shape_fail(s, func, "attention_mask (N, T) or (N, T, T) for input_ids", tokens, x[MASK]);
 }
 
-/* Indices that are known beforehand are those of the first rows. */
+/* Indices that are known beforehand, on the device of `on`: of the first type, or the positions 0, 1 .. */
+static tern_tensor *bert_indices(tern_scope *s, const tern_tensor *on, bool counted, int64_t count)
+{
+    int64_t *numbers = tern__scope_alloc(s, (size_t)TERN__MAX(count, 1) * sizeof(*numbers));
+    for (int64_t i = 0; i < count && numbers && counted; i++) numbers[i] = i;
+    if (!numbers) return NULL;
+    return tern__beside(s, tern_tensor_from(s, numbers, TERN_I64, 2, (int64_t[]){1, count}), on);
+}
+
 static tern_tensor *bert_embed(const bert *self, tern_scope *s, tern_tensor *const *x)
 {
     int64_t tokens = x[IDS]->view.shape[1];
-    tern_tensor *types =
-        x[TYPES] ? tern_forward(self->type, s, x[TYPES]) : tern_slice(s, self->type_rows, 0, 0, 1, 1);
-    tern_tensor *positions = x[POSITIONS] ? tern_forward(self->position, s, x[POSITIONS])
-                                          : tern_slice(s, self->position_rows, 0, 0, tokens, 1);
-    tern_tensor *y = tern_add(s, tern_forward(self->word, s, x[IDS]), types);
-    y = tern_forward(self->norm, s, tern_add(s, y, positions));
+    tern_tensor *y = tern_forward(self->word, s, x[IDS]);
+    tern_tensor *positions = x[POSITIONS] ? x[POSITIONS] : bert_indices(s, y, true, tokens);
+    tern_tensor *types = x[TYPES] ? x[TYPES] : bert_indices(s, y, false, 1);
+    y = tern_add(s, y, tern_forward(self->type, s, types));
+    y = tern_forward(self->norm, s, tern_add(s, y, tern_forward(self->position, s, positions)));
     return bert_dropout(&self->base, s, y, self->dropout);
 }
 
-/* Returns the mask as one of bool, (N, 1, 1 or T, T). */
-static tern_tensor *bert_mask(tern_scope *s, tern_tensor *mask)
+/* Returns the mask as one of bool, (N, 1, 1 or T, T), on the device of `on`. */
+static tern_tensor *bert_mask(tern_scope *s, tern_tensor *mask, const tern_tensor *on)
 {
     if (!mask) return NULL;
     const int64_t *shape = mask->view.shape;
     int64_t queries = mask->view.ndim == 3 ? shape[1] : 1, keys = shape[mask->view.ndim - 1];
     tern_dtype dtype = mask->view.dtype;
     mask = tern_reshape(s, mask, 4, (int64_t[]){shape[0], 1, queries, keys});
-    return dtype == TERN_BOOL ? mask : tern_ne(s, mask, tern_full(s, dtype, 0, NULL, 0));
+    return dtype == TERN_BOOL ? mask : tern_ne(s, mask, tern__number(s, on, dtype, 0));
 }
 
 static tern_tensor *bert_call(tern_module *module, tern_scope *s, tern_tensor *const *x, const void *opts)
@@ -191,7 +197,7 @@ static tern_tensor *bert_call(tern_module *module, tern_scope *s, tern_tensor *c
     bert *self = (bert *)module;
     (void)opts;
     if (bert_check_inputs(self, s, x)) return NULL;
-    tern_tensor *y = bert_embed(self, s, x), *mask = bert_mask(s, x[MASK]);
+    tern_tensor *y = bert_embed(self, s, x), *mask = bert_mask(s, x[MASK], y);
     if (s->error.code) return NULL; /* a mask that could not be made is not an absent one */
     for (const tern__module_tree *layer = self->layers->tree->children; layer; layer = layer->next)
         y = tern__forward_inputs(&bert_layer_kind, layer->module, s, (tern_tensor *[]){y, mask}, NULL);
@@ -302,8 +308,6 @@ static bool bert_add_embeddings(bert *self, const tern_bert_opts *o, tern_rng *r
     self->type = tern_module_add(m, "token_type_embeddings",
                                  tern_embedding_new(o->type_vocab_size, hidden, NULL, rng, err), err);
     self->norm = add_norm(m, o, err);
-    self->position_rows = tern__state_find(self->position, "weight", err);
-    self->type_rows = tern__state_find(self->type, "weight", err);
     return !err->code;
 }
 

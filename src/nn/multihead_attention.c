@@ -77,33 +77,36 @@ static tern_tensor *join_heads(const multihead_attention *self, tern_scope *s, t
     return tern_reshape(s, y, tern_tensor_ndim(q), tern_tensor_shape(q));
 }
 
-/* ---- masks: PyTorch's say which keys do not take part, the op's say which do ---- */
+/* ---- masks: PyTorch's say which keys do not take part, the op's say which do. `on` is on their device,
+ * which a mask that is kept or wrapped does not tell ---- */
 
-static tern_tensor *mask_turned(tern_scope *s, tern_tensor *mask)
+static tern_tensor *mask_turned(tern_scope *s, tern_tensor *mask, const tern_tensor *on)
 {
     bool is_bool = mask && tern_tensor_dtype(mask) == TERN_BOOL;
-    return is_bool ? tern_eq(s, mask, tern_full(s, TERN_BOOL, 0, NULL, 0)) : mask;
+    return is_bool ? tern_eq(s, mask, tern__number(s, on, TERN_BOOL, 0)) : mask;
 }
 
 /* Makes a mask of bool one that is added. */
-static tern_tensor *mask_added(tern_scope *s, tern_tensor *mask, tern_dtype dtype)
+static tern_tensor *mask_added(tern_scope *s, tern_tensor *mask, tern_dtype dtype, const tern_tensor *on)
 {
     if (tern_tensor_dtype(mask) != TERN_BOOL) return mask;
-    return tern_where(s, mask, tern_full(s, dtype, 0, NULL, 0), tern_full(s, dtype, 0, NULL, -INFINITY));
+    return tern_where(s, mask, tern__number(s, on, dtype, 0), tern__number(s, on, dtype, -INFINITY));
 }
 
-static tern_tensor *masks_joined(tern_scope *s, tern_tensor *a, tern_tensor *b)
+static tern_tensor *masks_joined(tern_scope *s, tern_tensor *a, tern_tensor *b, const tern_tensor *on)
 {
     if (!a || !b) return a ? a : b;
     tern_dtype of_a = tern_tensor_dtype(a), of_b = tern_tensor_dtype(b);
     if (of_a == TERN_BOOL && of_b == TERN_BOOL) return tern_minimum(s, a, b);
-    return tern_add(s, mask_added(s, a, of_b), mask_added(s, b, of_a));
+    return tern_add(s, mask_added(s, a, of_b, on), mask_added(s, b, of_a, on));
 }
 
 /* Returns both masks as one of the op's, or NULL if there is none. */
-static tern_tensor *mask_of(const multihead_attention *self, tern_scope *s, tern_tensor *const *x)
+static tern_tensor *mask_of(const multihead_attention *self, tern_scope *s, tern_tensor *const *x,
+                            const tern_tensor *on)
 {
-    tern_tensor *mask = mask_turned(s, x[ATTN_MASK]), *padding = mask_turned(s, x[KEY_PADDING_MASK]);
+    tern_tensor *mask = mask_turned(s, x[ATTN_MASK], on);
+    tern_tensor *padding = mask_turned(s, x[KEY_PADDING_MASK], on);
     const int64_t *shape = tern_tensor_shape(mask);
     bool batch = tern_tensor_ndim(x[QUERY]) == 3;
     if (mask && batch && tern_tensor_ndim(mask) == 3)
@@ -112,7 +115,7 @@ static tern_tensor *mask_of(const multihead_attention *self, tern_scope *s, tern
         shape = tern_tensor_shape(padding);
         padding = tern_reshape(s, padding, 4, (int64_t[]){shape[0], 1, 1, shape[1]});
     }
-    return masks_joined(s, mask, padding);
+    return masks_joined(s, mask, padding, on);
 }
 
 /* ---- checks ---- */
@@ -199,7 +202,7 @@ static tern_tensor *attention_of_inputs(tern_module *module, tern_scope *s, tern
     o.is_causal = ((const tern_multihead_attention_call_opts *)opts)->is_causal;
     o.dropout = module->training ? self->dropout : 0;
     project_inputs(self, s, x, heads);
-    tern_tensor *mask = mask_of(self, s, x);
+    tern_tensor *mask = mask_of(self, s, x, heads[QUERY]);
     if (s->error.code) return NULL; /* a mask that could not be made is not an absent one */
     tern_tensor *y = tern__attention(s, heads[QUERY], heads[KEY], heads[VALUE], mask, &o);
     return tern_forward(self->out_proj, s, y ? join_heads(self, s, y, x[QUERY]) : NULL);

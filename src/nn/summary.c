@@ -61,18 +61,19 @@ static void add_line(tern__observer *observer, const tern_module *module, const 
 
 static void print_table(const table *self, const tern_module *module)
 {
-    int wide = 5;
+    int wide = 5, kinds = 16;
     size_t bytes = 0;
     int64_t elements = tern_module_element_count(module);
     for (const line *l = self->first; l; l = l->next) {
         wide = TERN__MAX(wide, (int)strlen(l->name));
+        kinds = TERN__MAX(kinds, (int)strlen(l->kind));
         bytes += l->bytes;
     }
-    printf("%-*s  %-16s %-24s %12s %10s\n", wide, "layer", "kind", "output", "parameters", "output MB");
+    printf("%-*s  %-*s %-24s %12s %10s\n", wide, "layer", kinds, "kind", "output", "parameters", "output MB");
     for (const line *l = self->first; l; l = l->next)
-        printf("%-*s  %-16s %-24s %12lld %10.3f\n", wide, l->name, l->kind, l->output, (long long)l->elements,
-               (double)l->bytes / 1e6);
-    printf("%-*s  %-16s %-24s %12lld %10.3f\n", wide, "total", "", "", (long long)elements,
+        printf("%-*s  %-*s %-24s %12lld %10.3f\n", wide, l->name, kinds, l->kind, l->output,
+               (long long)l->elements, (double)l->bytes / 1e6);
+    printf("%-*s  %-*s %-24s %12lld %10.3f\n", wide, "total", kinds, "", "", (long long)elements,
            (double)bytes / 1e6);
 }
 

@@ -47,6 +47,17 @@ tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int6
     return y && tern__fill(scope, &y->view, value) ? y : NULL;
 }
 
+tern_tensor *tern__beside(tern_scope *scope, tern_tensor *y, const tern_tensor *like)
+{
+    tern_device *device = like ? tern__device_of(scope, like) : NULL;
+    return y && device ? tern_to(scope, y, device) : y;
+}
+
+tern_tensor *tern__number(tern_scope *scope, const tern_tensor *like, tern_dtype dtype, double value)
+{
+    return tern__beside(scope, tern_full(scope, dtype, 0, NULL, value), like);
+}
+
 /* ---- draws ---- */
 
 typedef void (*draw_fn)(tern_rng *rng, float *values, size_t count);

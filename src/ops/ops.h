@@ -71,6 +71,10 @@ tern_tensor *tern__attention(tern_scope *scope, tern_tensor *q, tern_tensor *k, 
 /* Returns the attributes of the step's next mask, which drops with probability p. */
 tern__dropout_attr tern__dropout_draw(tern_scope *scope, double p);
 
+/* Returns y on the device of `like`, and a scalar there. */
+tern_tensor *tern__beside(tern_scope *scope, tern_tensor *y, const tern_tensor *like);
+tern_tensor *tern__number(tern_scope *scope, const tern_tensor *like, tern_dtype dtype, double value);
+
 /* Resolves `dim`, which counts from the end if negative. -1 and E_RANGE if there is no such dimension. */
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim);
 

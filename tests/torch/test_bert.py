@@ -180,10 +180,12 @@ class BertTest(unittest.TestCase):
         names = "attention_mask", "token_type_ids", "position_ids"
         for device, dtype, tolerance in DEVICES:
             pair = self.pair(device, dtype)
-            for kind, mask_shape, batch in itertools.product(("i8", "i4", "?", "f", "u1"), ((3, 7), (3, 7, 7)), (1, 3)):
+            kinds = ("i8", "i4", "?", "f", "u1") if device == "cpu" and dtype == "f" else ("i8",)
+            for i, (kind, mask_shape) in enumerate(itertools.product(kinds, ((3, 7), (3, 7, 7)))):
+                batch = (1, 3)[i % 2]
                 integers = kind if kind == "i4" else "i8"
                 values = [self.mask(*mask_shape, dtype=kind), self.ids(3, 7, count=3, dtype=integers), self.ids(batch, 7, count=12, dtype=integers)]
-                for which in ((0,), (1,), (2,), (0, 1, 2)):
+                for which in ((i % 3,), (0, 1, 2)):
                     given = [names[i] for i in which]
                     theirs = lambda m, ids, *rest: m(ids, **dict(zip(given, rest)))
                     ours = lambda run, layer, ids, *rest: encode(run, layer, ids, **dict(zip(given, rest)))
@@ -233,6 +235,25 @@ class BertTest(unittest.TestCase):
         self.assertLess(error_of(run.value(y), want), 5e-2)
         run.lib.tern_autocast_set(run.scope, F32)
         run.end()
+
+    def test_on_another_device(self):
+        """What the model adds to the inputs is where they are, not at the scope's home."""
+        pair, ids, mask = self.pair("cpu:reference"), self.ids(3, 7), self.mask(3, 7)
+        run, lib = pair.run, pair.lib
+        home = ctypes.c_void_p(lib.check("tern_device_open", b"cpu:0"))
+        lib.check("tern_module_to", pair.layer, run.device)
+        first, run.scope = run.scope, ctypes.c_void_p(lib.check("tern_scope_new", home, None))
+        moved = [run.op("tern_to", run.constant(a), run.device) for a in (ids, mask)]
+        kept = [ctypes.c_void_p(lib.check("tern_keep", tensor)) for tensor in moved]  # of no device: it follows the model's
+        for tensors in (moved, kept):
+            y = encode(run, pair.layer, tensors[0], attention_mask=tensors[1])
+            self.assertLess(error_of(run.value(y), pair.module(torch.tensor(ids), torch.tensor(mask)).detach().numpy()), 1e-5)
+        run.end()
+        for tensor in kept:
+            lib.tern_tensor_free(tensor)
+        lib.tern_scope_free(run.scope)
+        lib.tern_device_close(home)
+        run.scope = first
 
     def test_refused(self):
         run = Run("cpu")

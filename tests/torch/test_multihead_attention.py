@@ -198,6 +198,28 @@ class MultiheadAttentionTest(unittest.TestCase):
             y = pair.run.forward(pair.layer, pair.run.constant(numpy.zeros(shape, "f")))
             self.assertEqual(pair.run.shape(y), shape)
 
+    def test_on_another_device(self):
+        """What the module makes of the masks is where they are, not at the scope's home."""
+        pair = self.pair(8, 2, "cpu:reference", batch_first=True)
+        x, padding, masks = self.draw(3, 5, 8).astype("f"), self.bools(3, 5), (self.draw(5, 5).astype("f"), self.bools(5, 5))
+        run, lib = pair.run, pair.lib
+        home = ctypes.c_void_p(lib.check("tern_device_open", b"cpu:0"))
+        lib.check("tern_module_to", pair.layer, run.device)
+        first, run.scope = run.scope, ctypes.c_void_p(lib.check("tern_scope_new", home, None))
+        for mask in masks:
+            moved = [run.op("tern_to", run.constant(a), run.device) for a in (x, mask, padding)]
+            kept = [ctypes.c_void_p(lib.check("tern_keep", tensor)) for tensor in moved]  # of no device: it follows the module's
+            want = oracle(pair.module, *[torch.tensor(x).double()] * 3, *[torch.tensor(a.astype("d") if a.dtype == "f" else a) for a in (mask, padding)])
+            for tensors in (moved, kept):
+                y = attend(run, pair.layer, *[tensors[0]] * 3, *tensors[1:])
+                self.assertLess(error_of(run.value(y), want.detach().numpy()), 1e-5)
+            run.end()
+            for tensor in kept:
+                lib.tern_tensor_free(tensor)
+        lib.tern_scope_free(run.scope)
+        lib.tern_device_close(home)
+        run.scope = first
+
     def test_refused(self):
         run = Run("cpu")
         self.addCleanup(run.close)
