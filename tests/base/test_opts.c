@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 /* ---- what the calls need as arguments ---- */
@@ -118,52 +117,9 @@ MODULE(decoder_new, tern_transformer_decoder_new(1, 4, 2, opts, NULL, rng, err))
     }
 LARGE_MODULE(vit_new, tern_vit_new(opts, NULL, err))
 LARGE_MODULE(bert_new, tern_bert_new(opts, NULL, err))
-
-/* The address space that is left for a model: not enough for the first parameter of a language model. */
-static void limit_memory(struct rlimit *before)
-{
-    unsigned long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%lu", &pages), 1);
-    fclose(file);
-    assert_int_equal(getrlimit(RLIMIT_AS, before), 0);
-    struct rlimit now = {.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 20),
-                         .rlim_max = before->rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_AS, &now), 0);
-}
-
-/* Reads the options of a language model, whose memory cannot be had. */
-static void read_language_model(tern_module *(*made)(const void *opts, tern_error *err), const void *opts,
-                                tern_error *err)
-{
-    struct rlimit before;
-    limit_memory(&before);
-    tern_module *model = made(opts, err);
-    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
-    assert_null(model);
-    if (err->code == TERN_E_MEMORY) *err = (tern_error){0};
-}
-
-static tern_module *gpt2_made(const void *opts, tern_error *err)
-{
-    return tern_gpt2_new(opts, NULL, err);
-}
-
-static tern_module *llama_made(const void *opts, tern_error *err)
-{
-    return tern_llama_new(opts, NULL, err);
-}
-
-static void gpt2_new(const void *opts, tern_error *err)
-{
-    read_language_model(gpt2_made, opts, err);
-}
-
-static void llama_new(const void *opts, tern_error *err)
-{
-    read_language_model(llama_made, opts, err);
-}
+/* Without initial values the pages of these large models are never touched. */
+MODULE(gpt2_new, tern_gpt2_new(opts, NULL, err))
+MODULE(llama_new, tern_llama_new(opts, NULL, err))
 
 static tern_tensor *zeros(int ndim)
 {

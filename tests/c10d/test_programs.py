@@ -10,6 +10,7 @@ import unittest
 import extension
 
 extension.enter()
+import skips
 from docs import document
 
 PAGE = document.read("docs/from-pytorch.md")
@@ -47,4 +48,4 @@ class Programs(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()
