@@ -102,9 +102,30 @@ MODULE(upsample_new, tern_upsample_new(opts, err))
 MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 MODULE(deeplabv3_new, tern_deeplabv3_new(opts, rng, err))
 MODULE(unet3d_new, tern_unet3d_new(opts, rng, err))
-/* Without initial values the pages of these large models are never touched. */
-MODULE(gpt2_new, tern_gpt2_new(opts, NULL, err))
-MODULE(llama_new, tern_llama_new(opts, NULL, err))
+
+static void *small_alloc(size_t bytes, size_t align, void *ctx)
+{
+    (void)ctx;
+    return bytes > 1 << 20 ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void small_free(void *block, void *ctx)
+{
+    (void)ctx;
+    free(block);
+}
+
+/* The default models are large. They get no memory, and that is after their options were read. */
+#define LARGE_MODULE(name, made)                                                                             \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern__allocator_replace(&(tern_allocator){small_alloc, small_free, NULL});                           \
+        tern_module_free(made);                                                                              \
+        tern__allocator_replace(NULL);                                                                       \
+        if (err->code == TERN_E_MEMORY) *err = (tern_error){0};                                              \
+    }
+LARGE_MODULE(gpt2_new, tern_gpt2_new(opts, NULL, err))
+LARGE_MODULE(llama_new, tern_llama_new(opts, NULL, err))
 
 static tern_tensor *zeros(int ndim)
 {
