@@ -203,7 +203,7 @@ static tern_module *new_gpt2_body(const tern_gpt2_opts *o, tern_error *err)
         tern_module_add(m, "wte", tern__embedding_new_zeros(o->vocab_size, o->n_embd, NULL, err), err);
     tern_module *wpe = tern__embedding_new_zeros(o->n_positions, o->n_embd, NULL, err);
     wpe = tern_module_add(m, "wpe", wpe, err);
-    self->positions = wpe ? tern_state_find(wpe, "weight") : NULL;
+    self->positions = wpe ? tern__weight_of(wpe) : NULL;
     if (!tern__is_set(err) && !add_gpt2_blocks(self, o, err))
         self->ln_f = tern_module_add(m, "ln_f", new_gpt2_norm(o, err), err);
     if (self->ln_f) return m;
@@ -291,7 +291,7 @@ tern_module *tern_gpt2_new(const tern_gpt2_opts *opts, tern_rng *rng, tern_error
     if (!self) return NULL;
     self->opts = o;
     tern_module *m = &self->base.base, *body = new_gpt2_body(&o, err);
-    tern_tensor *wte = body ? tern_state_find(body, "wte.weight") : NULL;
+    tern_tensor *wte = body ? tern__weight_of(((gpt2_body *)body)->wte) : NULL;
     if (body && !tern__language_model_add(&self->base, body, wte, o.tie_word_embeddings, err) &&
         !gpt2_draw(self, rng, err))
         return m;

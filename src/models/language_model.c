@@ -134,7 +134,7 @@ tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, ter
     tern_tensor *hidden = tern__forward_by(model, scope, tokens, language_model_hidden);
     if (!hidden || !labels_fit(scope, tokens, labels)) return NULL;
     if (!o.shifted && !(labels = shift_labels(scope, labels, o.ignore_index))) return NULL;
-    tern_tensor *weight = tern_state_find(self->head, "weight");
+    tern_tensor *weight = tern__weight_of(self->head);
     /* amp has the root's results cast to f32, but its weights may be of 16 bits. */
     if (!scope->autocast.policy) hidden = tern_cast(scope, hidden, weight->view.dtype);
     tern_cross_entropy_opts cross_entropy = tern_cross_entropy_defaults();

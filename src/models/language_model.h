@@ -34,6 +34,11 @@ void *tern__language_model_new(size_t bytes, const tern__language_kind *kind, te
 /* Adds the body, and a head of `vocabulary` rows, or the embeddings as its weight. Takes the body over. */
 int tern__language_model_add(tern__language_model *model, tern_module *body, tern_tensor *embeddings,
                              bool tied, tern_error *err);
+/* Returns the first parameter of a linear or an embedding. tern_state_find would allocate a list of names. */
+static inline tern_tensor *tern__weight_of(const tern_module *layer)
+{
+    return &layer->tree->members->tensor;
+}
 /* Returns the model, or NULL if the module is none. */
 tern__language_model *tern__language_model_of(const tern_module *module);
 

@@ -336,7 +336,7 @@ tern_module *tern_llama_new(const tern_llama_opts *opts, tern_rng *rng, tern_err
     if (!self) return NULL;
     self->opts = o;
     tern_module *m = &self->base.base, *body = new_llama_body(&o, err);
-    tern_tensor *embeddings = body ? tern_state_find(body, "embed_tokens.weight") : NULL;
+    tern_tensor *embeddings = body ? tern__weight_of(((llama_body *)body)->embed_tokens) : NULL;
     if (body && !tern__language_model_add(&self->base, body, embeddings, o.tie_word_embeddings, err) &&
         !llama_draw(self, rng, err))
         return m;

@@ -108,18 +108,31 @@ MODULE(decoder_layer_new, tern_transformer_decoder_layer_new(4, 2, opts, rng, er
 MODULE(encoder_new, tern_transformer_encoder_new(1, 4, 2, opts, NULL, rng, err))
 MODULE(decoder_new, tern_transformer_decoder_new(1, 4, 2, opts, NULL, rng, err))
 
-/* Reads the options of a large model, and makes none: it lacks a generator. */
+static void *small_alloc(size_t bytes, size_t align, void *ctx)
+{
+    (void)ctx;
+    return bytes > 1 << 20 ? NULL : aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void small_free(void *block, void *ctx)
+{
+    (void)ctx;
+    free(block);
+}
+
+/* The default models are large. They get no memory, and that is after their options were read. */
 #define LARGE_MODULE(name, made)                                                                             \
     static void name(const void *opts, tern_error *err)                                                      \
     {                                                                                                        \
+        tern__allocator_replace(&(tern_allocator){small_alloc, small_free, NULL});                           \
         tern_module_free(made);                                                                              \
-        if (err->code == TERN_E_INVALID && strstr(err->text, "rng is NULL")) *err = (tern_error){0};         \
+        tern__allocator_replace(NULL);                                                                       \
+        if (err->code == TERN_E_MEMORY) *err = (tern_error){0};                                              \
     }
-LARGE_MODULE(vit_new, tern_vit_new(opts, NULL, err))
-LARGE_MODULE(bert_new, tern_bert_new(opts, NULL, err))
-/* Without initial values the pages of these large models are never touched. */
-MODULE(gpt2_new, tern_gpt2_new(opts, NULL, err))
-MODULE(llama_new, tern_llama_new(opts, NULL, err))
+LARGE_MODULE(vit_new, tern_vit_new(opts, rng, err))
+LARGE_MODULE(bert_new, tern_bert_new(opts, rng, err))
+LARGE_MODULE(gpt2_new, tern_gpt2_new(opts, NULL, err))
+LARGE_MODULE(llama_new, tern_llama_new(opts, NULL, err))
 
 static tern_tensor *zeros(int ndim)
 {

@@ -1,0 +1,100 @@
+/* test_language_model.c - a step of GPT-2 and of Llama: no allocation once warm, and allocations that fail at
+ * every point, also while the models are made, written and opened. tests/torch compares the values. */
+#include "ledger.h"
+#include "ops/world.h"
+
+#include <ftw.h>
+
+enum { WORDS = 11, WIDTH = 8, LENGTH = 5, HEADS = 2 };
+
+static tern_module *make_gpt2(world *w)
+{
+    tern_gpt2_opts opts = tern_gpt2_defaults();
+    opts.vocab_size = WORDS;
+    opts.n_positions = LENGTH;
+    opts.n_embd = WIDTH;
+    opts.n_layer = 2;
+    opts.n_head = HEADS;
+    return tern_gpt2_new(&opts, w->rng, &w->err);
+}
+
+static tern_module *make_llama(world *w)
+{
+    tern_llama_opts opts = tern_llama_defaults();
+    opts.vocab_size = WORDS;
+    opts.hidden_size = WIDTH;
+    opts.intermediate_size = WIDTH + 3;
+    opts.num_hidden_layers = 2;
+    opts.num_attention_heads = HEADS;
+    opts.num_key_value_heads = 1;
+    opts.max_position_embeddings = LENGTH;
+    opts.tie_word_embeddings = true;
+    opts.attention_bias = opts.mlp_bias = true;
+    return tern_llama_new(&opts, w->rng, &w->err);
+}
+
+static int run_step(world *w, tern_module *model)
+{
+    tern_tensor *tokens = tern_tensor_from(w->scope, NULL, TERN_I64, 2, (int64_t[]){2, LENGTH});
+    return backward_and_end(w, tern_language_model_loss(model, w->scope, tokens, NULL, NULL));
+}
+
+/* ---- folders ---- */
+
+static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *place)
+{
+    (void)about;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+/* Writes a model in shards and opens it. Returns the first error's code. */
+static int write_and_open(const char *folder, int shards)
+{
+    tern_error err = {0};
+    world w = {.rng = NULL};
+    tern_pretrained_save_opts opts = tern_pretrained_save_defaults();
+    if (shards) opts.max_shard_bytes = 700;
+    tern_module *made = make_llama(&w), *opened = NULL;
+    if (made && !tern_pretrained_save(made, folder, &opts, &err))
+        opened = tern_pretrained_open(folder, NULL, &err);
+    int code = w.err.code ? w.err.code : err.code;
+    assert_true(opened || code);
+    tern_module_free(opened);
+    tern_module_free(made);
+    return code;
+}
+
+static void folders_tell_out_of_memory(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tern-language-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    for (int shards = 0; shards < 2; shards++) {
+        int code = TERN_E_MEMORY, failures = 0;
+        for (int at = 1; code == TERN_E_MEMORY; at += 13, failures++) { /* each time a folder is written */
+            ledger books = {.refuse_at = at, .refuse_all = true};
+            ledger_open(&books);
+            code = write_and_open(folder, shards);
+            ledger_close(&books);
+        }
+        assert_int_equal(code, TERN_OK);
+        assert_true(failures > 10);
+    }
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static whole_step gpt2 = {make_gpt2, run_step, 20}, llama = {make_llama, run_step, 20};
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &gpt2),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &gpt2),
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &llama),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &llama),
+        cmocka_unit_test(folders_tell_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
