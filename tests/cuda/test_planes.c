@@ -319,7 +319,7 @@ static void group_norm(tern_dtype dtype, const int64_t shape[4], bool bare, bool
                      *inverse = vector(statistics_of(dtype), rows);
     const tern__view *w = bare ? NULL : table(dtype, channels), *b = bare ? NULL : table(TERN_F32, channels);
     const tern__view *dw = table(statistics_of(dtype), channels), *db = table(statistics_of(dtype), channels);
-    tern__group_norm_attr attr = {1e-5};
+    tern__group_norm_attr attr = {.eps = 1e-5};
     compare(
         (tern__call){.kernel = TERN__GROUP_NORM, .in = {x, w, b}, .out = {y, mean, inverse}, .attr = &attr});
     compare((tern__call){.kernel = TERN__GROUP_NORM_GRAD,
@@ -350,7 +350,7 @@ static void long_rows(tern_dtype dtype, const int64_t shape[4], bool add, int64_
     const tern__view *mean = vector(statistics_of(dtype), rows),
                      *inverse = vector(statistics_of(dtype), rows);
     const tern__view *w = table(dtype, channels), *b = table(dtype, channels);
-    tern__group_norm_attr attr = {1e-5};
+    tern__group_norm_attr attr = {.eps = 1e-5};
     largest_grid();
     compare((tern__call){
         .kernel = TERN__GROUP_NORM, .in = {x, w, b}, .out = {y, mean, inverse}, .add = {add}, .attr = &attr});
