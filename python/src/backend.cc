@@ -636,6 +636,27 @@ TernBackend::WorkRef TernBackend::alltoall(Tensors &outputs, Tensors &inputs, co
 }
 
 #if TORCH_VERSION_MAJOR >= 2
+namespace
+{
+/* The types of these works, which torch 2.6 does not have. */
+template <class Type> constexpr auto gather_type(int) -> decltype(Type::ALLGATHER_INTO_TENSOR_COALESCED)
+{
+    return Type::ALLGATHER_INTO_TENSOR_COALESCED;
+}
+template <class Type> constexpr Type gather_type(long)
+{
+    return Type::COALESCED;
+}
+template <class Type> constexpr auto scatter_type(int) -> decltype(Type::REDUCE_SCATTER_TENSOR_COALESCED)
+{
+    return Type::REDUCE_SCATTER_TENSOR_COALESCED;
+}
+template <class Type> constexpr Type scatter_type(long)
+{
+    return Type::COALESCED;
+}
+} // namespace
+
 TernBackend::WorkRef TernBackend::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                                   const c10d::AllgatherOptions &opts)
 {
@@ -643,7 +664,7 @@ TernBackend::WorkRef TernBackend::allgather_into_tensor_coalesced(Tensors &outpu
     if (inputs.empty() || inputs.size() != outputs.size()) fail("requires as many outputs as inputs");
     check_tensors(fail, inputs);
     check_tensors(fail, outputs);
-    Call call{OpType::ALLGATHER_INTO_TENSOR_COALESCED, "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs};
+    Call call{gather_type<OpType>(0), "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs};
     std::vector<tern_span> ins;
     std::vector<void *> outs;
     tern_dtype dtype = TERN_DTYPE_NONE;
@@ -669,7 +690,7 @@ TernBackend::WorkRef TernBackend::reduce_scatter_tensor_coalesced(Tensors &outpu
     check_tensors(fail, inputs);
     check_tensors(fail, outputs);
     const tern_reduce_op op = op_of(opts.reduceOp);
-    Call call{OpType::REDUCE_SCATTER_TENSOR_COALESCED, "tern:reduce_scatter", is_async(opts, 0), opts.timeout, inputs, outputs};
+    Call call{scatter_type<OpType>(0), "tern:reduce_scatter", is_async(opts, 0), opts.timeout, inputs, outputs};
     std::vector<const void *> ins;
     std::vector<tern_span> outs;
     tern_dtype dtype = TERN_DTYPE_NONE;
@@ -816,14 +837,11 @@ uint64_t TernBackend::getSequenceNumberForGroup()
     return sequence_;
 }
 
-#if TORCH_VERSION_MAJOR >= 2
 c10::intrusive_ptr<Base::Options> TernBackend::getBackendOptions()
 {
     return c10::make_intrusive<Options>("tern", timeout_);
 }
-#endif
 
-#if TORCH_TERN_NEWER(6)
 void TernBackend::shutdown()
 {
     group_->close();
@@ -833,7 +851,6 @@ void TernBackend::abort()
 {
     group_->abort("the process group was aborted");
 }
-#endif
 
 #if TORCH_TERN_NEWER(7)
 void TernBackend::setTimeout(std::chrono::milliseconds timeout)

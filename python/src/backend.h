@@ -44,16 +44,15 @@ class TernBackend : public Base
     void setSequenceNumberForGroup() override;
     uint64_t getSequenceNumberForGroup() override;
 
+    /* Without `override`, since torch 2.6 does not have them. */
+    c10::intrusive_ptr<Options> getBackendOptions();
+    void shutdown();
+    void abort();
 #if TORCH_VERSION_MAJOR >= 2
-    c10::intrusive_ptr<Options> getBackendOptions() override;
     WorkRef allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::AllgatherOptions &opts) override;
     WorkRef reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::ReduceScatterOptions &opts) override;
-#endif
-#if TORCH_TERN_NEWER(6)
-    void shutdown() override;
-    void abort() override;
 #endif
 #if TORCH_TERN_NEWER(7)
     bool supportsTensorAlloc(c10::DeviceIndex device) override;
