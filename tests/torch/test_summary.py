@@ -104,6 +104,15 @@ class SummaryTest(unittest.TestCase):
         self.assertIn("(2, 5, 3)", text)
         self.run_.lib.tern_module_free(net)
 
+    def test_columns_are_as_wide_as_names_and_kinds(self):
+        """The lines are of one length, also with a kind of 19 characters."""
+        self.run_.lib.returns(ctypes.c_void_p, "tern_multihead_attention_new")
+        net = self.sequential(self.new("tern_multihead_attention_new", 4, 2, None, self.rng), self.new("tern_relu_new"))
+        text = printed(lambda: self.run_.lib.check("tern_summary", net, self.run_.device, 2, (ctypes.c_int64 * 2)(5, 4)))
+        self.assertEqual([line.split()[1] for line in text.splitlines()[1:-1]], ["linear", "multihead_attention", "relu"])
+        self.assertEqual(len({len(line) for line in text.splitlines()}), 1, text)
+        self.run_.lib.tern_module_free(net)
+
     def test_leaves_mode_and_statistics_alone(self):
         lib = self.run_.lib
         bn = self.new("tern_batch_norm2d_new", 4, None)
