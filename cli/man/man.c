@@ -37,6 +37,8 @@ static void man_print_text(const char *text, size_t length)
             printf("\\(ha");
         else if (text[i] == '~')
             printf("\\(ti");
+        else if (text[i] == '|')
+            printf("|\\:"); /* a long list of values may break here */
         else
             putchar(text[i]);
     }

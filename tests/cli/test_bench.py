@@ -226,6 +226,8 @@ class Step(unittest.TestCase):
     def test_mistakes(self):
         for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d or gpt2 or llama, got "vgg"'),
                            (["--size", "28x28"], "--size: mlp has a fixed size"),
+                           (["--layers", "2"], "--layers, --width, --heads and --vocabulary are for gpt2 and llama"),
+                           (["--model", "gpt2", "--size", "3x4"], '--size: expected one number up to 4096, as in 128, got "3x4"'),
                            *((["--model", "unet3d", "--size", size], f'--size: expected 3 numbers up to 4096, as in 32x160x160, or one for all, got "{size}"')
                              for size in ("32x64", "32x64x64x64", "32x64x", "0", "-8", "4097", "123456", "16 x16x16", "")),
                            (["--model", "resnet50", "--size", "9x9x9"], "--size: expected 2 numbers up to 4096, as in 257x257, or one"),

@@ -49,6 +49,7 @@ static void rotary_rows(const tern__view *const views[OPERANDS], const tern__pla
                         int64_t first, int64_t last)
 {
     int64_t bytes = (int64_t)tern_dtype_bytes(views[X]->dtype);
+    if (first == last) return; /* an empty plan has no place to begin at */
     tern__cursor c = tern__cursor_at(plan, first);
     for (int64_t row = first; row < last; row++) {
         char *at[OPERANDS];
