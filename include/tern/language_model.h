@@ -49,7 +49,7 @@ TERN_API tern_gpt2_opts tern_gpt2_defaults(void);
  * Initial weights are drawn from the same distributions: normal(0, initializer_range), divided by sqrt(2
  * n_layer) for c_proj.weight, biases 0. With a NULL `rng` all weights but the norms' are 0, to be loaded. A
  * context longer than n_positions is E_RANGE of the scope. NULL: E_RANGE (options), E_INVALID (n_embd is no
- * multiple of n_head), E_MEMORY. */
+ * multiple of n_head), E_MEMORY, also if the weights are more than the machine's memory. */
 TERN_API tern_module *tern_gpt2_new(const tern_gpt2_opts *opts, tern_rng *rng, tern_error *err);
 
 typedef struct tern_llama_opts {

@@ -234,6 +234,14 @@ tern_gpt2_opts tern_gpt2_defaults(void)
                             .tie_word_embeddings = true};
 }
 
+/* Returns the number of elements of all matrices. */
+static double gpt2_elements(const tern_gpt2_opts *o)
+{
+    double width = (double)o->n_embd, inner = o->n_inner ? (double)o->n_inner : 4 * width;
+    double tokens = (double)o->vocab_size * (o->tie_word_embeddings ? 1 : 2);
+    return width * (tokens + (double)o->n_positions + o->n_layer * (4 * width + 2 * inner));
+}
+
 static int gpt2_check(const tern_gpt2_opts *o, tern_error *err)
 {
     const char *func = "tern_gpt2_new";
@@ -261,7 +269,7 @@ static int gpt2_check(const tern_gpt2_opts *o, tern_error *err)
     if ((unsigned)o->activation_function > TERN_GPT2_SILU)
         return tern__error_set(err, func, TERN_E_RANGE, "gpt2: activation_function is %d",
                                (int)o->activation_function);
-    return TERN_OK;
+    return tern__matrices_check(gpt2_elements(o), func, err);
 }
 
 /* Draws again the weights that add to the residual stream, once for each of the two in every block. */

@@ -1,9 +1,11 @@
 /* language_model.c - the parts that all language models share: logits, the loss without logits, checks. */
 #include "models/language_model.h"
 #include "base/opts.h"
+#include "base/pages.h"
 #include "ops/ops.h"
 
 #include <string.h>
+#include <unistd.h>
 
 /* ---- model ---- */
 
@@ -16,6 +18,16 @@ static tern_tensor *language_model_forward(tern_module *module, tern_scope *s, t
 static tern_tensor *language_model_hidden(tern_module *module, tern_scope *s, tern_tensor *tokens)
 {
     return tern_forward(((tern__language_model *)module)->body, s, tokens);
+}
+
+int tern__matrices_check(double elements, const char *func, tern_error *err)
+{
+    double bytes = elements * sizeof(float),
+           room = (double)sysconf(_SC_PHYS_PAGES) * (double)tern__page_bytes();
+    if (bytes <= room) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_MEMORY,
+                           "%.0f parameters take %.1f GB, and the machine has %.1f GB of memory", elements,
+                           bytes * 1e-9, room * 1e-9);
 }
 
 void *tern__language_model_new(size_t bytes, const tern__language_kind *kind, tern_error *err)

@@ -29,6 +29,9 @@ typedef struct tern__language_model {
     bool is_tied;            /* the head has that weight */
 } tern__language_model;
 
+/* E_MEMORY, if the f32 of a model's matrices are more than the machine's memory. Untouched memory can be had
+ * beyond that, but filling it would end the process. */
+int tern__matrices_check(double elements, const char *func, tern_error *err);
 /* Makes a model of `bytes` bytes whose first field is a tern__language_model. */
 void *tern__language_model_new(size_t bytes, const tern__language_kind *kind, tern_error *err);
 /* Adds the body, and a head of `vocabulary` rows, or the embeddings as its weight. Takes the body over. */

@@ -279,6 +279,14 @@ tern_llama_opts tern_llama_defaults(void)
                              .pad_token_id = -1};
 }
 
+/* Returns the number of elements of all matrices. */
+static double llama_elements(const tern_llama_opts *o)
+{
+    double hidden = (double)o->hidden_size, heads = (double)(o->num_attention_heads + llama_key_heads(o));
+    double layer = hidden * (2 * heads * (double)llama_head_dim(o) + 3 * (double)o->intermediate_size);
+    return hidden * (double)o->vocab_size * (o->tie_word_embeddings ? 1 : 2) + o->num_hidden_layers * layer;
+}
+
 static int llama_check(const tern_llama_opts *o, tern_error *err)
 {
     const char *func = "tern_llama_new";
@@ -312,7 +320,7 @@ static int llama_check(const tern_llama_opts *o, tern_error *err)
         return tern__error_set(err, func, TERN_E_RANGE,
                                "llama: rms_norm_eps %g and initializer_range %g, expected at least 0",
                                o->rms_norm_eps, o->initializer_range);
-    return TERN_OK;
+    return tern__matrices_check(llama_elements(o), func, err);
 }
 
 static int llama_draw(llama *self, tern_rng *rng, tern_error *err)

@@ -181,6 +181,14 @@ static bool has_owner(const tern_module *module, const tern_module *child)
     return module == child;
 }
 
+void tern__child_drop(tern_module *child)
+{
+    if (child && child->tree && child->tree->heap)
+        tern_module_free(child);
+    else if (child)
+        tern_module_release(child);
+}
+
 tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child, tern_error *err)
 {
     if (!child) {
@@ -194,10 +202,7 @@ tern_module *tern_module_add(tern_module *module, const char *name, tern_module 
     }
     if (child->tree && can_grow(module, __func__, name, err) && adopt(module, name, child, err) == TERN_OK)
         return child;
-    if (child->tree && child->tree->heap)
-        tern_module_free(child);
-    else
-        tern_module_release(child);
+    tern__child_drop(child);
     return NULL;
 }
 

@@ -145,6 +145,8 @@ void tern__seal_free(tern__seal *seal);
 /* Prepares a change of the tree: drops the state's list. E_STATE after the seal; E_INVALID: not a valid name.
  */
 int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err);
+/* Frees a child that a call has taken over and could not add; NULL does nothing. */
+void tern__child_drop(tern_module *child);
 /* Makes tree->state if there is none: for each module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
 /* tern_state_find, where a lack of memory is an error. */

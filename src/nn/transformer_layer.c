@@ -366,7 +366,7 @@ static tern_module *stack_new(const stack *of, tern_module *norm, tern_rng *rng,
                         of->layers);
     transformer *self = tern__module_new(sizeof(*self), of->kind->kind, of->kind->made, err);
     if (!self) {
-        tern_module_free(norm);
+        tern__child_drop(norm);
         return NULL;
     }
     self->layers = tern_module_add(&self->base, "layers", stack_layers_new(of, rng, err), err);

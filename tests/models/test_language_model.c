@@ -87,6 +87,23 @@ static void folders_tell_out_of_memory(void **state)
 
 static whole_step gpt2 = {make_gpt2, run_step, 20}, llama = {make_llama, run_step, 20};
 
+/* A process that fills more than there is would be killed. */
+static void more_than_the_machine_has_is_an_error(void **state)
+{
+    (void)state;
+    tern_error err = {0}, other = {0};
+    tern_gpt2_opts wide = tern_gpt2_defaults();
+    tern_llama_opts deep = tern_llama_defaults();
+    wide.vocab_size = (int64_t)1 << 40;
+    deep.num_hidden_layers = 1000000;
+    assert_null(tern_gpt2_new(&wide, NULL, &err));
+    assert_int_equal(err.code, TERN_E_MEMORY);
+    assert_non_null(strstr(err.text, "of memory"));
+    assert_null(tern_llama_new(&deep, NULL, &other));
+    assert_int_equal(other.code, TERN_E_MEMORY);
+    assert_non_null(strstr(other.text, "of memory"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +112,7 @@ int main(void)
         cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &llama),
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &llama),
         cmocka_unit_test(folders_tell_out_of_memory),
+        cmocka_unit_test(more_than_the_machine_has_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
