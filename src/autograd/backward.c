@@ -216,7 +216,7 @@ bool tern__grad_open_part(tern_scope *scope, tern__node *node, const tern__view 
 
 /* True if a kernel may store the gradient of input i where the slice `view` shows its own input's gradient:
  * nothing is there yet, and the kernel writes nothing else there. */
-static bool may_lend(const tern__node *node, int i, const tern__node *view)
+static bool grad_may_be_lent(const tern__node *node, int i, const tern__node *view)
 {
     const tern_tensor *tensor = node->in[i], *base = view->in[0];
     const tern__view_part *w = view->shows;
@@ -234,7 +234,7 @@ bool tern__grad_open_strided(tern_scope *scope, tern__node *node, int i, tern__v
 {
     tern_tensor *tensor = node->in[i];
     tern__node *view = tensor->leaf ? NULL : tensor->node;
-    if (view && view->shows && may_lend(node, i, view)) {
+    if (view && view->shows && grad_may_be_lent(node, i, view)) {
         tensor->grad_is_lent = true;
         return tern__grad_open_part(scope, view, &tensor->view, to, add);
     }

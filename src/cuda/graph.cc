@@ -83,7 +83,7 @@ void tern__cuda_graphs_free(tern__cuda_graphs *graphs)
 /* ---- recordings ---- */
 
 /* Hashes what is the same in all matching logs. */
-static size_t graph_key_of(const tern__cuda_log *log)
+static size_t key_of(const tern__cuda_log *log)
 {
     const tern__cuda_kind *kind = log->items[0].kind;
     const std::string_view fixed(&log->bytes[log->items[0].offset], kind->fixed);
@@ -119,7 +119,7 @@ typedef enum sought { GRAPH_THAT_BEGINS, GRAPH, RECORDING } sought;
 static tern__cuda_recording *find(tern__cuda_graphs *g, sought what)
 {
     tern__cuda_recording *found = nullptr;
-    auto alike = g->recordings.equal_range(graph_key_of(&g->log));
+    auto alike = g->recordings.equal_range(key_of(&g->log));
     for (auto at = alike.first; at != alike.second; ++at) {
         tern__cuda_recording &r = at->second;
         if (what != RECORDING && !r.exec) continue;
@@ -145,7 +145,7 @@ static tern__cuda_recording *new_recording(tern__cuda_graphs *g)
 {
     g->recorded += cost_of(&g->log);
     while (g->recorded > ROOM) forget_oldest(g);
-    return &g->recordings.emplace(graph_key_of(&g->log), tern__cuda_recording())->second;
+    return &g->recordings.emplace(key_of(&g->log), tern__cuda_recording())->second;
 }
 
 /* Memory that the pool has cached may be in the way: tern__cuda_flush makes the pool release it, once, and
@@ -171,7 +171,7 @@ static void learn(tern__cuda *cuda)
 
 /* ---- pieces ---- */
 
-static bool graph_launch(tern__cuda *cuda, tern__cuda_recording *r)
+static bool launch(tern__cuda *cuda, tern__cuda_recording *r)
 {
     tern__cuda_graphs *g = cuda->graphs;
     int status = tern__cuda_recording_launch(cuda, r, &g->log, &g->changed);
@@ -185,7 +185,7 @@ static int end_held(tern__cuda *cuda, tern_error *err)
     tern__cuda_graphs *g = cuda->graphs;
     bool is_whole = g->follows->log.items.size() == g->log.items.size();
     tern__cuda_recording *r = is_whole ? g->follows : find(g, GRAPH);
-    if (r && graph_launch(cuda, r)) return TERN_OK;
+    if (r && launch(cuda, r)) return TERN_OK;
     int status = tern__cuda_log_run(cuda, &g->log, 0, err);
     if (!status) learn(cuda);
     return status;
@@ -206,7 +206,7 @@ static int end_piece(tern__cuda *cuda, tern_error *err)
 }
 
 /* Holds the item back, or runs it and all items held back before it. */
-static int graph_add(tern__cuda *cuda, const tern__cuda_kind *kind, const void *data, tern_error *err)
+static int add(tern__cuda *cuda, const tern__cuda_kind *kind, const void *data, tern_error *err)
 {
     tern__cuda_graphs *g = cuda->graphs;
     size_t last = g->log.items.size();
@@ -242,7 +242,7 @@ int tern__cuda_ask(tern_device *device, const tern__cuda_kind *kind, const void 
     }
     std::lock_guard<std::mutex> hold(cuda->graphs->lock);
     int status = be_late(cuda->graphs, err);
-    return status ? status : graph_add(cuda, kind, data, err);
+    return status ? status : add(cuda, kind, data, err);
 }
 
 static int flush(tern__cuda *cuda, tern_error *err)
@@ -327,7 +327,7 @@ static char *stage(tern_device *device, size_t bytes)
 
 /* Declared as a copy from host memory. If the runtime had to look that up on a GPU that can access all
  * memory, it might let the GPU read pageable memory later. */
-static int graph_take(tern__cuda *cuda, const tern__cuda_transfer *t, tern_error *err)
+static int take(tern__cuda *cuda, const tern__cuda_transfer *t, tern_error *err)
 {
     cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyHostToDevice, cuda->stream);
     return tern__cuda_check(code, "cudaMemcpyAsync", err);
@@ -354,7 +354,7 @@ int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t byt
     const tern__cuda_transfer there = {place ? place : to, from, bytes};
     alignas(16) const tern__cuda_transfer on = {to, place, bytes};
     cudaSetDevice(cuda->index);
-    if (!status) status = graph_take(cuda, &there, err);
+    if (!status) status = take(cuda, &there, err);
     if (!status) status = be_read(cuda, from, err);
-    return status || !place ? status : graph_add(cuda, &tern__cuda_transfer_kind, &on, err);
+    return status || !place ? status : add(cuda, &tern__cuda_transfer_kind, &on, err);
 }

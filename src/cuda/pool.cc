@@ -83,13 +83,13 @@ static bool comes_later(const block *a, const block *b)
     return a->is_mapped != b->is_mapped ? b->is_mapped : a->data > b->data;
 }
 
-static void bin_put(std::vector<block *> *bin, block *b)
+static void put(std::vector<block *> *bin, block *b)
 {
     bin->push_back(b);
     std::push_heap(bin->begin(), bin->end(), comes_later);
 }
 
-static block *bin_take(std::vector<block *> *bin)
+static block *take(std::vector<block *> *bin)
 {
     if (bin->empty()) return nullptr;
     std::pop_heap(bin->begin(), bin->end(), comes_later);
@@ -206,7 +206,7 @@ static char *take_addresses(tern__cuda_pool *pool, size_t bytes)
 }
 
 /* Cuts a small block from a page. If the rest of the last page is too small it is left unused. */
-static char *pool_cut(tern__cuda_pool *pool, size_t bytes)
+static char *cut(tern__cuda_pool *pool, size_t bytes)
 {
     if (pool->next_left < bytes) {
         page p = {take_addresses(pool, TERN__CUDA_PAGE), 0};
@@ -230,7 +230,7 @@ static block *new_block(tern__cuda_pool *pool, int bin, size_t bytes)
     block *b = new block();
     bool is_large = bytes >= TERN__CUDA_PAGE;
     *b = (block){nullptr, bytes, bin, !is_large, 0, 0};
-    b->data = is_large ? take_addresses(pool, b->bytes) : pool_cut(pool, bytes);
+    b->data = is_large ? take_addresses(pool, b->bytes) : cut(pool, bytes);
     if (b->data) {
         pool->blocks[b->data] = b;
         return b;
@@ -244,9 +244,9 @@ static block *find(tern__cuda_pool *pool, size_t bytes)
 {
     size_t rounded;
     int bin = bin_of(bytes, &rounded);
-    block *b = bin_take(&pool->bins[bin]);
+    block *b = take(&pool->bins[bin]);
     if (!b) b = new_block(pool, bin, rounded);
-    while (!b && ++bin < BINS) b = bin_take(&pool->bins[bin]);
+    while (!b && ++bin < BINS) b = take(&pool->bins[bin]);
     return b;
 }
 
@@ -265,7 +265,7 @@ void *tern__cuda_alloc(tern_device *device, size_t bytes)
     block *b = find(pool, TERN__MAX(bytes, (size_t)SMALLEST));
     if (!b) return nullptr;
     if (map_block(pool, b)) return b->data;
-    bin_put(&pool->bins[b->bin], b);
+    put(&pool->bins[b->bin], b);
     return nullptr;
 }
 
@@ -274,7 +274,7 @@ void tern__cuda_free(tern_device *device, void *data)
     tern__cuda_pool *pool = tern__cuda_of(device)->pool;
     std::lock_guard<std::mutex> hold(pool->lock);
     auto found = data ? pool->blocks.find(data) : pool->blocks.end();
-    if (found != pool->blocks.end()) bin_put(&pool->bins[found->second->bin], found->second);
+    if (found != pool->blocks.end()) put(&pool->bins[found->second->bin], found->second);
 }
 
 size_t tern__cuda_bytes(tern_device *device)

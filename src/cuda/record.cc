@@ -134,8 +134,7 @@ static cudaError_t change(tern__cuda_recording *r, const tern__cuda_log *log,
 }
 
 /* Matching items are at the same offsets. */
-static void recording_take(tern__cuda_recording *r, const tern__cuda_log *log,
-                           const std::vector<size_t> *changed)
+static void take(tern__cuda_recording *r, const tern__cuda_log *log, const std::vector<size_t> *changed)
 {
     for (size_t i : *changed) {
         const auto &item = log->items[i];
@@ -152,7 +151,7 @@ int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, const
     if (is_changed) code = cudaGraphLaunch(r->exec, cuda->stream);
     int status = tern__cuda_status(code);
     if (!status) {
-        recording_take(r, log, changed);
+        take(r, log, changed);
         return TERN_OK;
     }
     tern__cuda_recording_drop(r);

@@ -105,7 +105,7 @@ static const void *vector_of(const tern__gemm *g)
 }
 
 /* The heuristics depend on the vector's address as well. */
-static gemm_key gemm_key_of(const tern__gemm *g)
+static gemm_key key_of(const tern__gemm *g)
 {
     gemm_key key = {g->m, g->n, g->k, g->count};
     const tern__gemm_operand *operands[OPERANDS] = {&g->a, &g->b, &g->y};
@@ -279,7 +279,7 @@ typedef struct trial {
     void *elsewhere;
 } trial;
 
-static int gemm_run_trial(void *ctx)
+static int run_trial(void *ctx)
 {
     trial *t = (trial *)ctx;
     return tern__cuda_ask(t->call.device, &product_kind, &t->what, t->call.err);
@@ -318,7 +318,7 @@ static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, con
     bool can = trial_open(&t, call, lib, plan, g);
     for (int i = 0; i < count && can; i++) {
         t.what.algorithm = found[i].algo;
-        float ms = tern__stopwatch_try(&t.watch, gemm_run_trial, &t, least);
+        float ms = tern__stopwatch_try(&t.watch, run_trial, &t, least);
         if (ms < 0 || (least >= 0 && ms >= least)) continue;
         best = i;
         least = ms;
@@ -334,7 +334,7 @@ static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, con
 
 static void describe(const tern__gemm *g, char text[TEXT])
 {
-    gemm_key key = gemm_key_of(g);
+    gemm_key key = key_of(g);
     tern__stopwatch_case("product", key.data(), key.size(), text, TEXT);
 }
 
@@ -345,7 +345,7 @@ static void name_it(const cublasLtMatmulAlgo_t *algorithm, char name[NAME])
         std::snprintf(name + 16 * i, 17, "%016llx", (unsigned long long)algorithm->data[i]);
 }
 
-static bool gemm_take_named(cublas *lib, gemm_plan *plan, const char *name)
+static bool take_named(cublas *lib, gemm_plan *plan, const char *name)
 {
     cublasLtMatmulAlgo_t algorithm = {};
     cublasLtMatmulHeuristicResult_t result = {};
@@ -363,7 +363,7 @@ static bool gemm_take_named(cublas *lib, gemm_plan *plan, const char *name)
 }
 
 /* Chooses as conv_plan.cc chooses engines. */
-static int gemm_choose(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
+static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
 {
     tern_device *device = call->device;
     cublasLtMatmulHeuristicResult_t found[MOST] = {};
@@ -372,7 +372,7 @@ static int gemm_choose(const tern__call *call, cublas *lib, gemm_plan *plan, con
     describe(g, what);
     plan->heard = device->choices->heard;
     const char *named = device->conv.deterministic ? nullptr : device->choices->find(device, what);
-    if (named && gemm_take_named(lib, plan, named)) return TERN_OK;
+    if (named && take_named(lib, plan, named)) return TERN_OK;
     int status = ask_heuristics(call, lib, plan, g, found, &count);
     if (status || !count) return status;
     if (take_best(call, lib, plan, g, found, count) < 0 || !tern__stopwatch_decides(device)) return TERN_OK;
@@ -383,7 +383,7 @@ static int gemm_choose(const tern__call *call, cublas *lib, gemm_plan *plan, con
 
 /* Takes choices heard since. Items that were given to the device or recorded do not refer to the plan's
  * algorithm. */
-static void gemm_take_news(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
+static void take_news(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
 {
     tern_device *device = call->device;
     char what[TEXT];
@@ -391,25 +391,25 @@ static void gemm_take_news(const tern__call *call, cublas *lib, gemm_plan *plan,
     if (device->conv.deterministic || !plan->works) return;
     describe(g, what);
     const char *named = device->choices->find(device, what);
-    if (named) gemm_take_named(lib, plan, named);
+    if (named) take_named(lib, plan, named);
 }
 
 static int plan_of(const tern__call *call, cublas *lib, const tern__gemm *g, const gemm_plan **plan)
 {
-    gemm_key key = gemm_key_of(g);
+    gemm_key key = key_of(g);
     auto known = lib->plans.find(key);
     if (known == lib->plans.end()) {
         gemm_plan made = {};
         int status = check(call, set_layouts(&made, g), "cublasLtMatrixLayoutSetAttribute");
         if (!status) status = check(call, set_desc(&made, g), "cublasLtMatmulDescSetAttribute");
-        if (!status) status = gemm_choose(call, lib, &made, g);
+        if (!status) status = choose(call, lib, &made, g);
         if (status) {
             plan_free(&made);
             return status;
         }
         known = lib->plans.emplace(key, made).first;
     } else if (known->second.heard != call->device->choices->heard) {
-        gemm_take_news(call, lib, &known->second, g);
+        take_news(call, lib, &known->second, g);
     }
     *plan = &known->second;
     return (*plan)->works ? TERN_OK : TERN_E_UNSUPPORTED;

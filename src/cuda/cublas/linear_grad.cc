@@ -55,7 +55,7 @@ static void gradients_of(const tern__call *call, gradients *g)
     push(g, &g->turned, call->in[IN], DW, DB);
 }
 
-static bool linear_grad_takes(const gradients *g)
+static bool takes(const gradients *g)
 {
     bool all = !tern__linear_grad_is_relus(g->call) || !g->call->add[DX];
     for (int i = 0; i < g->count; i++) all &= tern__cuda_matmul_takes(&g->product[i]);
@@ -68,8 +68,7 @@ static int make_products(const gradients *g)
     return status || g->count == 1 ? status : tern__cuda_must(tern__cuda_matmul(&g->product[1]));
 }
 
-static int linear_grad_cut(const tern__call *call, const tern__view *dy, const tern__view *y,
-                           const tern__view *dz)
+static int cut(const tern__call *call, const tern__view *dy, const tern__view *y, const tern__view *dz)
 {
     static const tern__pointwise_attr none = {{0, 0}};
     tern__call relu = {};
@@ -88,7 +87,7 @@ static int make_all(const gradients *g)
     const tern__call *call = g->call;
     int status = make_products(g);
     if (status || !call->out[DX] || !tern__linear_grad_is_relus(call)) return status;
-    return tern__cuda_must(linear_grad_cut(call, call->out[DX], call->in[IN], call->out[DX]));
+    return tern__cuda_must(cut(call, call->out[DX], call->in[IN], call->out[DX]));
 }
 
 static int one_by_one(const tern__call *call, const void *)
@@ -100,7 +99,7 @@ static int one_by_one(const tern__call *call, const void *)
     if (!call->in[Y]) return make_all(&g);
     if (!tern__cuda_dense(call, dy, dy->dtype, TERN__PLAIN, &dz)) return TERN_E_MEMORY;
     set_dz(&g, &dz);
-    int status = linear_grad_cut(call, dy, call->in[Y], &dz);
+    int status = cut(call, dy, call->in[Y], &dz);
     if (!status) status = make_all(&g);
     tern__cuda_scratch_free(call, dz.data);
     return status;
@@ -128,7 +127,7 @@ int tern__cuda_linear_grad(const tern__call *call)
     gradients g;
     tern__gemm gemm[TERN__SMALL_GEMMS];
     gradients_of(call, &g);
-    if (!linear_grad_takes(&g)) return TERN_E_UNSUPPORTED;
+    if (!takes(&g)) return TERN_E_UNSUPPORTED;
     if (!can_be_small(&g, gemm)) return one_by_one(call, nullptr);
     const float *gate = call->in[Y] ? (const float *)call->in[Y]->data : nullptr;
     return tern__small_gemms_or(call, gemm, g.count, gate, one_by_one, nullptr);

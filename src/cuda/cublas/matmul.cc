@@ -107,7 +107,7 @@ static int64_t offset_of(const axis *axes, int count, int operand, int64_t n)
     return offset;
 }
 
-static int64_t matmul_count_of(const axis *axes, int count)
+static int64_t count_of(const axis *axes, int count)
 {
     int64_t all = 1;
     for (int i = 0; i < count; i++) all *= axes[i].size;
@@ -149,7 +149,7 @@ static void move_on(tern__gemm_operand *o, int64_t elements)
 }
 
 /* Multiplies as much of the batch at a time as cuBLASLt takes. */
-static int matmul_multiply(const tern__call *call, const tern__gemm *g)
+static int multiply(const tern__call *call, const tern__gemm *g)
 {
     int status = TERN_OK;
     tern__gemm part = *g;
@@ -191,7 +191,7 @@ static bool is_one(const products *all)
 static tern__gemm nth(const products *all, int64_t n)
 {
     const tern__product *p = &all->p;
-    int64_t batches = matmul_count_of(p->batch, p->batches);
+    int64_t batches = count_of(p->batch, p->batches);
     tern__gemm g = all->first;
     tern__gemm_operand *operands[OPERANDS] = {&g.a, &g.b, &g.y};
     for (int i = 0; i < OPERANDS; i++) {
@@ -206,15 +206,15 @@ static tern__gemm nth(const products *all, int64_t n)
 static int run_by_cublas(const tern__call *call, const void *ctx)
 {
     products all = *(const products *)ctx;
-    int64_t count = matmul_count_of(all.p.sum, all.p.sums) * matmul_count_of(all.p.batch, all.p.batches);
+    int64_t count = count_of(all.p.sum, all.p.sums) * count_of(all.p.batch, all.p.batches);
     bool relu = all.first.relu;
     int status = TERN_OK;
     for (int64_t n = 0; n < count && !status; n++) {
         tern__gemm g = nth(&all, n);
-        status = matmul_multiply(call, &g);
+        status = multiply(call, &g);
         if (status == TERN_E_UNSUPPORTED && leave_out(&g)) {
             leave_out(&all.first);
-            status = matmul_multiply(call, &g);
+            status = multiply(call, &g);
         }
         if (n > 0) status = tern__cuda_must(status);
     }
@@ -223,7 +223,7 @@ static int run_by_cublas(const tern__call *call, const void *ctx)
     return tern__cuda_must(tern__cuda_sum_along(call, call->in[A], 0, 1));
 }
 
-static int product_run(const tern__call *call, const tern__product *p)
+static int run(const tern__call *call, const tern__product *p)
 {
     products all = products_of(call, p);
     if (!is_one(&all)) return run_by_cublas(call, &all);
@@ -316,7 +316,7 @@ static int matmul(const tern__call *call)
     if (!tern__product_stand(&p, Y, &s) || (tern__dtype_is_half(y->dtype) && p.sums) || is_wider)
         return made_beside(call);
     if (bias && (bias->dtype != y->dtype || !is_vector(bias))) return with_copy(call, 2, y->dtype);
-    int status = product_run(call, &p);
+    int status = run(call, &p);
     return status == TERN_E_UNSUPPORTED && bias ? before_bias(call) : status;
 }
 

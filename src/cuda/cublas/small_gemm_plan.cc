@@ -40,7 +40,7 @@ static plans *plans_of(const tern__call *call)
     return (plans *)slot->state;
 }
 
-static plan_key small_gemm_key_of(const tern__gemm *g, int count, const float *gate)
+static plan_key key_of(const tern__gemm *g, int count, const float *gate)
 {
     plan_key key = {};
     size_t at = 0;
@@ -72,7 +72,7 @@ typedef struct trial {
     const void *ctx; /* argument of the alternative */
 } trial;
 
-static int small_gemm_run_trial(void *ctx)
+static int run_trial(void *ctx)
 {
     const trial *t = (const trial *)ctx;
     return t->blocks ? tern__small_gemms(t->call, t->g, t->count, t->gate, t->blocks)
@@ -93,7 +93,7 @@ static int fastest(const trial *t, float *least)
     bool is_open = tern__stopwatch_open(&watch, &call);
     for (int some : tried) {
         quiet.blocks = some;
-        float ms = is_open ? tern__stopwatch_try(&watch, small_gemm_run_trial, &quiet, *least) : -1;
+        float ms = is_open ? tern__stopwatch_try(&watch, run_trial, &quiet, *least) : -1;
         if (ms < 0 || (*least >= 0 && ms >= *least)) continue;
         *least = ms;
         blocks = some;
@@ -112,7 +112,7 @@ static bool adds(const tern__gemm *g, int count)
 }
 
 /* False: the name is not one of the candidates. */
-static bool small_gemm_take_named(plan *p, const char *name)
+static bool take_named(plan *p, const char *name)
 {
     int blocks = 0;
     bool is_other = name && std::strcmp(name, OTHER) == 0;
@@ -122,14 +122,14 @@ static bool small_gemm_take_named(plan *p, const char *name)
     return is_other || is_small;
 }
 
-static void small_gemm_choose(plan *p, const trial *t, const plan_key &key)
+static void choose(plan *p, const trial *t, const plan_key &key)
 {
     tern_device *device = t->call->device;
     char what[TEXT], name[NAME];
     float least;
     p->heard = device->choices->heard;
     tern__stopwatch_case("small products", key.data(), key.size(), what, TEXT);
-    if (small_gemm_take_named(p, device->choices->find(device, what)) || p->is_known ||
+    if (take_named(p, device->choices->find(device, what)) || p->is_known ||
         !tern__stopwatch_decides(device) || adds(t->g, t->count))
         return;
     *p = {true, fastest(t, &least), p->heard};
@@ -143,10 +143,10 @@ int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count,
     tern_device *device = call->device;
     bool may = tern__cuda_of(device)->has_small_gemms && !device->conv.deterministic;
     if (!may || !tern__small_gemms_fit(g, count)) return other(call, ctx);
-    plan_key key = small_gemm_key_of(g, count, gate);
+    plan_key key = key_of(g, count, gate);
     plan *p = &(*plans_of(call))[key];
     trial t = {call, g, count, 0, gate, other, ctx};
-    if (!p->is_known || p->heard != device->choices->heard) small_gemm_choose(p, &t, key);
+    if (!p->is_known || p->heard != device->choices->heard) choose(p, &t, key);
     t.blocks = p->blocks;
-    return small_gemm_run_trial(&t);
+    return run_trial(&t);
 }

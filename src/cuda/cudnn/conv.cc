@@ -112,7 +112,7 @@ static int run_as(const conv *c, tern_dtype dtype)
     return run_in(c, first == TERN__PLAIN ? TERN__CHANNELS_LAST : TERN__PLAIN, dtype);
 }
 
-static int conv_run(const tern__call *call, const tern__view *bias)
+static int run(const tern__call *call, const tern__view *bias)
 {
     conv c = conv_of(call, bias);
     tern_dtype dtype = call->in[0]->dtype, made = call->out[0]->dtype;
@@ -138,7 +138,7 @@ static bool is_whole(const tern__call *call)
     return is;
 }
 
-static bool conv_takes(const tern__call *call)
+static bool takes(const tern__call *call)
 {
     const tern__view *first = call->in[0], *second = call->in[1], *out = call->out[0];
     return tern__dtype_is_float(first->dtype) && second->dtype == first->dtype &&
@@ -158,20 +158,20 @@ static bool is_plain_bias(const tern__call *call)
 int tern__cuda_conv(const tern__call *call)
 {
     const tern__view *bias = call->in[2], *within = is_plain_bias(call) ? bias : nullptr;
-    int status = conv_takes(call) ? conv_run(call, within) : TERN_E_UNSUPPORTED;
+    int status = takes(call) ? run(call, within) : TERN_E_UNSUPPORTED;
     return status || !bias || within ? status : tern__cuda_add_bias(call, bias, call->out[0]);
 }
 
 int tern__cuda_conv_data_grad(const tern__call *call)
 {
-    return conv_takes(call) ? conv_run(call, nullptr) : TERN_E_UNSUPPORTED;
+    return takes(call) ? run(call, nullptr) : TERN_E_UNSUPPORTED;
 }
 
 /* dw may already have been added to when db, the sums of dy by channel, is computed. */
 int tern__cuda_conv_weight_grad(const tern__call *call)
 {
-    if (!conv_takes(call)) return TERN_E_UNSUPPORTED;
-    int status = call->out[0] ? conv_run(call, nullptr) : TERN_OK;
+    if (!takes(call)) return TERN_E_UNSUPPORTED;
+    int status = call->out[0] ? run(call, nullptr) : TERN_OK;
     if (status || !call->out[1]) return status;
     return tern__cuda_must(tern__cuda_sum_along(call, call->in[0], 1, 1));
 }

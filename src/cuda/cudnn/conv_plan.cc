@@ -64,7 +64,7 @@ static conv_plans *plans_of(const tern__call *call)
 
 /* ---- cases ---- */
 
-static conv_key conv_key_of(const tern__cudnn_conv *c)
+static conv_key key_of(const tern__cudnn_conv *c)
 {
     conv_key key = {};
     size_t at = 0;
@@ -184,7 +184,7 @@ static void trial_close(trial *t)
     tern__stopwatch_close(&t->watch);
 }
 
-static int conv_run_trial(void *ctx)
+static int run_trial(void *ctx)
 {
     trial *t = (trial *)ctx;
     return run_plan(&t->call, t->conv, t->plan, t->result, t->workspace);
@@ -196,7 +196,7 @@ static float try_out(trial *t, const conv_plan *p, float best)
     size_t bytes = p->engine.workspace;
     t->plan = p;
     t->workspace = bytes ? tern__cuda_scratch(&t->call, bytes) : nullptr;
-    float ms = bytes && !t->workspace ? -1 : tern__stopwatch_try(&t->watch, conv_run_trial, t, best);
+    float ms = bytes && !t->workspace ? -1 : tern__stopwatch_try(&t->watch, run_trial, t, best);
     tern__cuda_scratch_free(&t->call, t->workspace);
     return ms;
 }
@@ -277,8 +277,7 @@ static int try_all(const tern__call *call, const tern__cudnn_conv *conv, conv_pl
 }
 
 /* "+12:2=1" is engine 12 of the graph with the bias. */
-static bool conv_take_named(const tern__call *call, const tern__cudnn_conv *conv, const char *name,
-                            conv_plan *p)
+static bool take_named(const tern__call *call, const tern__cudnn_conv *conv, const char *name, conv_plan *p)
 {
     int status = TERN_OK;
     bool with_bias = *name == '+';
@@ -296,7 +295,7 @@ static void set_label(conv_plan *p)
                   p->engine.name, p->with_bias ? " with bias" : "");
 }
 
-static void conv_keep(const tern__call *call, const char *what, const conv_plan *p)
+static void keep(const tern__call *call, const char *what, const conv_plan *p)
 {
     char name[TERN__CUDNN_NAME + 1];
     std::snprintf(name, sizeof(name), "%s%s", p->with_bias ? "+" : "", p->engine.name);
@@ -304,7 +303,7 @@ static void conv_keep(const tern__call *call, const char *what, const conv_plan 
 }
 
 /* A plan without an engine is kept as well: cuDNN is not asked again. */
-static int conv_choose(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
+static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
 {
     tern_device *device = call->device;
     char what[TEXT];
@@ -312,9 +311,9 @@ static int conv_choose(const tern__call *call, const tern__cudnn_conv *conv, con
     int status = TERN_OK;
     describe(call, conv, what);
     const char *named = device->conv.deterministic ? nullptr : device->choices->find(device, what);
-    if (!named || !conv_take_named(call, conv, named, p)) {
+    if (!named || !take_named(call, conv, named, p)) {
         status = try_all(call, conv, p, &least);
-        if (!status && least >= 0 && tern__stopwatch_decides(device)) conv_keep(call, what, p);
+        if (!status && least >= 0 && tern__stopwatch_decides(device)) keep(call, what, p);
     }
     p->heard = device->choices->heard;
     set_label(p);
@@ -335,12 +334,12 @@ static bool is_outdated(const tern__call *call, const tern__cudnn_conv *conv, co
     return named && ((*named == '+') != p->with_bias || std::strcmp(named + (*named == '+'), p->engine.name));
 }
 
-static void conv_take_news(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
+static void take_news(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
 {
     conv_plan next;
     char what[TEXT];
     describe(call, conv, what);
-    if (!conv_take_named(call, conv, call->device->choices->find(call->device, what), &next)) return;
+    if (!take_named(call, conv, call->device->choices->find(call->device, what), &next)) return;
     plans_of(call)->replaced.push_back(*p);
     next.heard = p->heard;
     set_label(&next);
@@ -350,18 +349,18 @@ static void conv_take_news(const tern__call *call, const tern__cudnn_conv *conv,
 static int plan_of(const tern__call *call, const tern__cudnn_conv *conv, const conv_plan **plan)
 {
     conv_plans *all = plans_of(call);
-    conv_key key = conv_key_of(conv);
+    conv_key key = key_of(conv);
     auto known = all->of.find(key);
     if (known == all->of.end()) {
         conv_plan made;
-        int status = conv_choose(call, conv, &made);
+        int status = choose(call, conv, &made);
         if (status) {
             plan_free(&made);
             return status;
         }
         known = all->of.emplace(key, made).first;
     } else if (is_outdated(call, conv, &known->second)) {
-        conv_take_news(call, conv, &known->second);
+        take_news(call, conv, &known->second);
     }
     *plan = &known->second;
     return (*plan)->engine.plan ? TERN_OK : TERN_E_UNSUPPORTED;

@@ -19,8 +19,7 @@ static __device__ __forceinline__ int64_t line_start(const problem &p, int64_t l
     return tern__lined_start(p.x, p.lines, line);
 }
 
-template <int G, class R>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) argmax_choose(problem p)
+template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) choose(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
@@ -32,8 +31,7 @@ static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) argmax_choose(pro
     }
 }
 
-template <int G, class R>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) argmax_gradient(problem p)
+template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) gradient(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
@@ -45,7 +43,7 @@ static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) argmax_gradient(p
     }
 }
 
-static bool argmax_problem_of(const tern__call *call, const tern__view *x, problem *p)
+static bool problem_of(const tern__call *call, const tern__view *x, problem *p)
 {
     int64_t dim = ((const tern__dim_attr *)call->attr)->dim;
     *p = {};
@@ -59,11 +57,11 @@ static bool is_plain(const tern__view *view)
     return !view || tern__view_is_contiguous(view);
 }
 
-static int argmax_start(const tern__call *call, bool least)
+static int start(const tern__call *call, bool least)
 {
     problem p;
     const tern__view *x = call->in[0], *index = call->out[0], *value = call->out[1];
-    if (!argmax_problem_of(call, x, &p) || !is_plain(index) || !is_plain(value)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, x, &p) || !is_plain(index) || !is_plain(value)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     p.least = least;
     p.index = index ? index->data : nullptr;
@@ -71,27 +69,26 @@ static int argmax_start(const tern__call *call, bool least)
     p.value = value ? value->data : nullptr;
     p.value_dtype = value ? value->dtype : 0;
     int group = tern__group_size(&p.lines, &p.x);
-    if (!tern__dtype_is_float(x->dtype))
-        return TERN__GROUPS_OF(call, p.lines, group, argmax_choose, int64_t, p);
-    return x->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, argmax_choose, double, p)
-                                : TERN__GROUPS_OF(call, p.lines, group, argmax_choose, float, p);
+    if (!tern__dtype_is_float(x->dtype)) return TERN__GROUPS_OF(call, p.lines, group, choose, int64_t, p);
+    return x->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, choose, double, p)
+                                : TERN__GROUPS_OF(call, p.lines, group, choose, float, p);
 }
 
 int tern__cuda_argmax(const tern__call *call)
 {
-    return argmax_start(call, false);
+    return start(call, false);
 }
 
 int tern__cuda_argmin(const tern__call *call)
 {
-    return argmax_start(call, true);
+    return start(call, true);
 }
 
 int tern__cuda_choice_grad(const tern__call *call)
 {
     problem p;
     const tern__view *dy = call->in[0], *place = call->in[1], *dx = call->out[0];
-    if (!argmax_problem_of(call, dx, &p) || !is_plain(dy) || !is_plain(place)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, dx, &p) || !is_plain(dy) || !is_plain(place)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(dx) == 0) return TERN_OK;
     if (tern__chosen_lines(&p.lines, place).size != 1) return TERN_E_UNSUPPORTED;
     p.dy = dy->data;
@@ -99,6 +96,6 @@ int tern__cuda_choice_grad(const tern__call *call)
     p.place = place->data;
     p.place_dtype = place->dtype;
     int group = tern__group_size(&p.lines, &p.x);
-    return dx->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, argmax_gradient, double, p)
-                                 : TERN__GROUPS_OF(call, p.lines, group, argmax_gradient, float, p);
+    return dx->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, gradient, double, p)
+                                 : TERN__GROUPS_OF(call, p.lines, group, gradient, float, p);
 }

@@ -71,7 +71,7 @@ typedef struct batch_norm_stats {
 } batch_norm_stats;
 
 /* 0 for parts that do not exist. */
-static __device__ __forceinline__ double batch_norm_count_of(const batch_norm_stats &a, int part)
+static __device__ __forceinline__ double count_of(const batch_norm_stats &a, int part)
 {
     double count = part < a.k.parts - 1 ? a.full : a.last;
     return part < a.k.parts ? count : 0;
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void find_own(const batch_norm_stats &a, int64
         if (part == first) *mean = means[0];
 #pragma unroll
         for (int j = 0; j < TERN__AT_ONCE; j++) {
-            double count = batch_norm_count_of(a, part + j * TERN__PACE), d = means[j] - *mean;
+            double count = count_of(a, part + j * TERN__PACE), d = means[j] - *mean;
             *n += count;
             sum += count * d;
             *m2 += squares[j] + count * d * d;
@@ -191,12 +191,12 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 4)
 
 template <int DTYPE, int N> static int start_moments(const tern__call *call, const batch_norm &a)
 {
-    return batch_norm_launch(call, a, run_moments<DTYPE, N>);
+    return launch(call, a, run_moments<DTYPE, N>);
 }
 
 template <int DTYPE, int N> static int start_apply(const tern__call *call, const batch_norm &a)
 {
-    return batch_norm_launch(call, a, run_apply<DTYPE, N>);
+    return launch(call, a, run_apply<DTYPE, N>);
 }
 
 static int find_moments(const tern__call *call, const batch_norm &a, const fields &f)
@@ -265,7 +265,7 @@ static int apply_stats(const tern__call *call, const fields &f, const tern__view
 int tern__cuda_batch_norm_stats(const tern__call *call)
 {
     fields f = {{call->in[0]}};
-    if (!batch_norm_takes(&f) || tern__view_count(call->in[0]) == 0) return TERN_E_UNSUPPORTED;
+    if (!takes(&f) || tern__view_count(call->in[0]) == 0) return TERN_E_UNSUPPORTED;
     return make_stats(call, call->out);
 }
 
@@ -286,7 +286,7 @@ int tern__cuda_batch_norm_merge(const tern__call *call)
 int tern__cuda_batch_norm_apply(const tern__call *call)
 {
     fields f = {{call->in[0], call->in[5], call->out[0]}};
-    if (!batch_norm_takes(&f)) return TERN_E_UNSUPPORTED;
+    if (!takes(&f)) return TERN_E_UNSUPPORTED;
     return tern__view_count(call->in[0]) == 0 ? TERN_OK : apply_stats(call, f, call->in);
 }
 
@@ -295,7 +295,7 @@ int tern__cuda_batch_norm(const tern__call *call)
     const tern__view *const *in = call->in, *const *out = call->out;
     const tern__view *all[] = {in[0], out[1], out[2], in[1], in[2], in[3]};
     fields f = {{in[0], in[3], out[0]}};
-    if (!batch_norm_takes(&f) || tern__view_count(in[0]) == 0) return TERN_E_UNSUPPORTED;
+    if (!takes(&f) || tern__view_count(in[0]) == 0) return TERN_E_UNSUPPORTED;
     int status = make_stats(call, out + 1);
     return status ? status : apply_stats(call, f, all);
 }

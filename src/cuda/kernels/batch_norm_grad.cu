@@ -135,14 +135,14 @@ template <int DTYPE, int N> static int start_sums(const tern__call *call, const 
 {
     static const kernel_fn kernels[] = {run_sums<DTYPE, N, NOTHING>, run_sums<DTYPE, N, BY_OUTPUT>,
                                         run_sums<DTYPE, N, BY_INPUT>, run_sums<DTYPE, N, LEAVING>};
-    return batch_norm_launch(call, a, kernels[a.mask]);
+    return launch(call, a, kernels[a.mask]);
 }
 
 template <int DTYPE, int N> static int start_data_grad(const tern__call *call, const batch_norm &a)
 {
     static const kernel_fn kernels[] = {run_data_grad<DTYPE, N, NOTHING>, run_data_grad<DTYPE, N, BY_OUTPUT>,
                                         run_data_grad<DTYPE, N, BY_INPUT>};
-    return batch_norm_launch(call, a, kernels[a.mask]);
+    return launch(call, a, kernels[a.mask]);
 }
 
 static int sum_up(const tern__call *call, const batch_norm &a, const fields &f)
@@ -203,7 +203,7 @@ int tern__cuda_batch_norm_sums(const tern__call *call)
 {
     const tern__view *x = call->in[1];
     fields f = {{x, call->in[0], call->in[2]}};
-    if (!batch_norm_takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    if (!takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     batch_norm a = norm_of(call);
     a.k = tern__columns_of(x, lanes_of(&f), TERN__SUM_BLOCKS, TERN__SUM_ROWS);
     a.partial = partial_new(call, a);
@@ -220,7 +220,7 @@ int tern__cuda_batch_norm_data_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
     fields f = {{x, call->in[0], call->in[2], call->out[0], call->out[1]}};
-    if (!batch_norm_takes(&f)) return TERN_E_UNSUPPORTED;
+    if (!takes(&f)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     batch_norm a = norm_of(call);
     a.k = tern__columns_of(x, lanes_of(&f), TERN__PASS_BLOCKS, TERN__PASS_ROWS);
@@ -247,7 +247,7 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
     fields f = {{x, call->in[0], call->in[2], call->out[0], call->out[1]}};
-    if (!batch_norm_takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    if (!takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     batch_norm a = norm_of(call);
     if (!call->in[2] && ((const tern__batch_norm_attr *)call->attr)->relu) a.mask = BY_INPUT;
     a.weight = tern__vector_of(call->in[5], false);

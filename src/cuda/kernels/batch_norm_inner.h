@@ -106,7 +106,7 @@ typedef struct fields {
     const tern__view *views[5]; /* the first is x */
 } fields;
 
-static bool batch_norm_takes(const fields *f)
+static bool takes(const fields *f)
 {
     bool fine = tern__dtype_is_float(f->views[0]->dtype);
     for (int i = 0; i < 5; i++) fine &= stands_as(f->views[i], f->views[0]);
@@ -124,7 +124,7 @@ static int lanes_of(const fields *f)
 
 typedef void (*kernel_fn)(batch_norm a);
 
-static int batch_norm_launch(const tern__call *call, const batch_norm &a, kernel_fn kernel)
+static int launch(const tern__call *call, const batch_norm &a, kernel_fn kernel)
 {
     return tern__cuda_launch(call, kernel, tern__columns_grid(a.k), THREADS, 0, a);
 }

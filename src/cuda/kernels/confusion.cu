@@ -88,7 +88,7 @@ template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_B
     }
 }
 
-static bool confusion_problem_of(const tern__call *call, problem *p)
+static bool problem_of(const tern__call *call, problem *p)
 {
     const tern__confusion_attr *attr = (const tern__confusion_attr *)call->attr;
     const tern__view *x = call->in[0], *label = call->in[1], *out = call->out[0];
@@ -126,7 +126,7 @@ template <class R> static int start_pairs(const tern__call *call, const problem 
 int tern__cuda_confusion(const tern__call *call)
 {
     problem p;
-    if (!confusion_problem_of(call, &p) || p.out_dtype != TERN_I64) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, &p) || p.out_dtype != TERN_I64) return TERN_E_UNSUPPORTED;
     if (p.count == 0) return TERN_OK;
     return call->in[0]->dtype == TERN_F64 ? start_pairs<double>(call, p) : start_pairs<float>(call, p);
 }
@@ -134,7 +134,7 @@ int tern__cuda_confusion(const tern__call *call)
 int tern__cuda_label_rank(const tern__call *call)
 {
     problem p;
-    if (!confusion_problem_of(call, &p)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, &p)) return TERN_E_UNSUPPORTED;
     if (p.count == 0) return TERN_OK;
     int group = tern__group_size(&p.lines, &p.x);
     return call->in[0]->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, rank, double, p)

@@ -38,7 +38,7 @@ template <class R> static __global__ void add_fours(places p)
     }
 }
 
-static bool conv_bias_takes_fours(const tern__view *bias, const tern__view *y)
+static bool takes_fours(const tern__view *bias, const tern__view *y)
 {
     return y->layout == TERN__CHANNELS_LAST && y->shape[1] % 4 == 0 && bias->stride[0] == 1 &&
            tern__view_count(y) / 4 < UINT32_MAX && tern__fours_fit(y->data, y->dtype);
@@ -46,7 +46,7 @@ static bool conv_bias_takes_fours(const tern__view *bias, const tern__view *y)
 
 int tern__cuda_add_bias(const tern__call *call, const tern__view *bias, const tern__view *y)
 {
-    if (!conv_bias_takes_fours(bias, y)) {
+    if (!takes_fours(bias, y)) {
         tern__view along = tern__cuda_along(bias, y, 1);
         return tern__cuda_copy_view(call, &along, y, true);
     }

@@ -78,8 +78,8 @@ template <class M> static __global__ void __launch_bounds__(THREADS, M::AT_ONCE)
 enum { BOTH, X, TARGET, ENTROPY, OWN };
 
 /* Writes a block's sums of a channel of a sample in a piece. */
-static __device__ __forceinline__ void dice_loss_leave(const problem &p, int64_t sample, int64_t channel,
-                                                       int64_t number, int which, double sum)
+static __device__ __forceinline__ void leave(const problem &p, int64_t sample, int64_t channel,
+                                             int64_t number, int which, double sum)
 {
     double *to = p.partial + ((sample * p.c.channels + channel) * p.pieces + number) * TERN__OVERLAP;
     to[which] = sum;
@@ -125,7 +125,7 @@ template <class W> struct sums_in_registers {
 #pragma unroll
         for (int n = 0; n < W::PIECES * OWN; n++)
             if (threadIdx.x == 0 && n / OWN < p.c.channels)
-                dice_loss_leave(p, sample, n / OWN, number, n % OWN, sums[n]);
+                leave(p, sample, n / OWN, number, n % OWN, sums[n]);
     }
 };
 
@@ -189,7 +189,7 @@ template <class W> struct sums_in_slots {
         __syncthreads();
         for (int n = (int)threadIdx.x / TERN__WARP; n < (int)p.c.channels * OWN; n += SLOTS / TERN__WARP) {
             double all = sum(n / OWN, n % OWN);
-            if (threadIdx.x % TERN__WARP == 0) dice_loss_leave(p, sample, n / OWN, number, n % OWN, all);
+            if (threadIdx.x % TERN__WARP == 0) leave(p, sample, n / OWN, number, n % OWN, all);
         }
         __syncthreads(); /* before slots are cleared again */
     }
@@ -300,7 +300,7 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS) ad
             add_channel<DTYPE, N>(p, at, at - back, (int)own.channel, sums);
         tern__block_sums(sums);
         for (int o = 0; o < OWN && threadIdx.x == 0; o++)
-            dice_loss_leave(p, own.sample, own.channel, own.number, o, sums[o]);
+            leave(p, own.sample, own.channel, own.number, o, sums[o]);
     }
 }
 
@@ -319,14 +319,14 @@ static __global__ void join_pieces(problem p)
     }
 }
 
-static __device__ __forceinline__ void dice_loss_put(const problem &p, int64_t at, double value)
+static __device__ __forceinline__ void put(const problem &p, int64_t at, double value)
 {
     if (p.add) value += tern__element<double>(p.out, p.out_dtype, at);
     tern__element_set<double>(p.out, p.out_dtype, at, value);
 }
 
 /* Run by one block. */
-static __global__ void dice_loss_close(problem p)
+static __global__ void close(problem p)
 {
     tern__kernel_begin();
     int64_t count = tern__dice_regions(&p.attr, &p.c);
@@ -334,7 +334,7 @@ static __global__ void dice_loss_close(problem p)
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
         tern__overlap o = tern__dice_region(&p.attr, &p.c, p.sums, i / p.c.channels, i % p.c.channels);
         double dice = tern__dice_of(&p.attr, &o);
-        if (p.attr.each) dice_loss_put(p, i, p.attr.dice * dice);
+        if (p.attr.each) put(p, i, p.attr.dice * dice);
         sums[0] += dice;
     }
     for (int64_t i = threadIdx.x; i < p.c.samples * p.c.channels; i += THREADS) {
@@ -345,7 +345,7 @@ static __global__ void dice_loss_close(problem p)
     if (threadIdx.x || p.attr.each) return;
     double loss = p.attr.dice * (p.attr.mean ? sums[0] / (double)count : sums[0]);
     if (p.attr.entropy != 0) loss += p.attr.entropy * (p.attr.mean ? sums[1] / sums[2] : sums[1]);
-    dice_loss_put(p, 0, loss);
+    put(p, 0, loss);
 }
 
 /* ---- launching ---- */
@@ -383,11 +383,11 @@ static void cut_positions(problem *p)
 {
     int teams = SLOTS / p->team;
     if (is_few(*p)) {
-        dice_loss_cut(p, pieces_of(*p, p->c.samples, 8 * THREADS), 8 * THREADS);
+        cut(p, pieces_of(*p, p->c.samples, 8 * THREADS), 8 * THREADS);
         return;
     }
     int64_t least = (p->c.inner + SLOT * teams - 1) / (SLOT * teams);
-    dice_loss_cut(p, TERN__MAX(pieces_of(*p, p->c.samples, 8 * teams), least), 2 * teams);
+    cut(p, TERN__MAX(pieces_of(*p, p->c.samples, 8 * teams), least), 2 * teams);
 }
 
 template <class W> static int start_slots(const tern__call *call, const problem &p)
@@ -424,7 +424,7 @@ static int sum_channels(const tern__call *call, const problem &p)
     TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_channels, call, p);
 }
 
-static int dice_loss_start(const tern__call *call, const problem *p)
+static int start_forward(const tern__call *call, const problem *p)
 {
     int64_t values = p->c.samples * p->c.channels * TERN__OVERLAP;
     int status = p->team           ? sum_positions(call, *p)
@@ -432,13 +432,13 @@ static int dice_loss_start(const tern__call *call, const problem *p)
                                    : MASK_OF(*p, start_masks, call, *p);
     dim3 grid = tern__cuda_grid(call, values, THREADS / TERN__WARP, 1);
     if (!status && values) status = tern__cuda_launch(call, join_pieces, grid, THREADS, 0, *p);
-    return status ? status : tern__cuda_launch(call, dice_loss_close, 1, THREADS, 0, *p);
+    return status ? status : tern__cuda_launch(call, close, 1, THREADS, 0, *p);
 }
 
 int tern__cuda_dice_loss(const tern__call *call)
 {
     problem p;
-    if (!dice_loss_problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
     if (p.team) cut_positions(&p);
     bool needs_norms = p.attr.classes && !p.team;
     int64_t channels = p.c.samples * p.c.channels, size = p.x_dtype == TERN_F64 ? 8 : 4;
@@ -446,7 +446,7 @@ int tern__cuda_dice_loss(const tern__call *call)
     p.partial = (double *)tern__cuda_scratch(call, (size_t)(channels * p.pieces) * sizeof(tern__overlap));
     if (needs_norms) p.norms = tern__cuda_scratch(call, (size_t)(p.c.samples * p.c.inner * (2 * size + 4)));
     bool has_room = p.partial && (p.norms || !needs_norms);
-    int status = has_room ? dice_loss_start(call, &p) : TERN_E_MEMORY;
+    int status = has_room ? start_forward(call, &p) : TERN_E_MEMORY;
     tern__cuda_scratch_free(call, p.norms);
     tern__cuda_scratch_free(call, p.partial);
     return status;

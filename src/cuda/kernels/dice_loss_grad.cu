@@ -223,7 +223,7 @@ template <class M> static int start_masks(const tern__call *call, const problem 
     return tern__cuda_launch(call, mask_gradient<M>, grid, THREADS, 0, p);
 }
 
-static int dice_loss_start_gradient(const tern__call *call, const problem &p)
+static int start_gradient(const tern__call *call, const problem &p)
 {
     int status = tern__cuda_launch(call, find_slopes, 1, THREADS, 0, p);
     if (status) return status;
@@ -235,7 +235,7 @@ int tern__cuda_dice_loss_grad(const tern__call *call)
 {
     problem p;
     const tern__view *dloss = call->in[0];
-    if (!dice_loss_problem_of(call, call->in[1], call->in[2], &p)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, call->in[1], call->in[2], &p)) return TERN_E_UNSUPPORTED;
     if ((p.attr.each && !tern__view_is_contiguous(dloss)) || p.out_dtype != p.x_dtype)
         return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->in[1]) == 0) return TERN_OK;
@@ -247,7 +247,7 @@ int tern__cuda_dice_loss_grad(const tern__call *call)
     p.slopes = (tern__dice_slope *)tern__cuda_scratch(call, (size_t)(p.c.samples * p.c.channels) *
                                                                 sizeof(tern__dice_slope));
     if (!p.slopes) return TERN_E_MEMORY;
-    int status = dice_loss_start_gradient(call, p);
+    int status = start_gradient(call, p);
     tern__cuda_scratch_free(call, p.slopes);
     return status;
 }

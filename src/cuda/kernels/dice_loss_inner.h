@@ -246,7 +246,7 @@ static bool can_ignore(const problem &p)
 }
 
 /* Cuts into at most `pieces` pieces of whole rounds: a partial round takes a block as long as a whole one. */
-static void dice_loss_cut(problem *p, int64_t pieces, int64_t round)
+static void cut(problem *p, int64_t pieces, int64_t round)
 {
     int64_t each = (p->c.inner + pieces - 1) / pieces;
     p->each = TERN__MAX((each + round - 1) / round, (int64_t)1) * round;
@@ -260,8 +260,7 @@ static int64_t pieces_of(const problem &p, int64_t lines, int64_t least)
     return tern__sum_pieces(p.c.inner, least, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
 }
 
-static bool dice_loss_problem_of(const tern__call *call, const tern__view *x, const tern__view *target,
-                                 problem *p)
+static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)
 {
     *p = {};
     p->attr = *(const tern__dice_attr *)call->attr;
@@ -282,7 +281,7 @@ static bool dice_loss_problem_of(const tern__call *call, const tern__view *x, co
     p->lines = {p->c.samples, p->c.channels, p->c.inner};
     p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};
     p->gradient = p->along;
-    dice_loss_cut(p, pieces_of(*p, p->c.samples * p->c.channels, LEAST), ROUND);
+    cut(p, pieces_of(*p, p->c.samples * p->c.channels, LEAST), ROUND);
     return tern__view_is_contiguous(x) && tern__view_is_contiguous(target) &&
            tern__view_is_contiguous(call->out[0]);
 }

@@ -24,13 +24,13 @@ typedef struct problem {
 } // namespace
 
 /* Whether each of the four items of a block is kept. */
-static __device__ __forceinline__ void dropout_keep(const problem &p, int64_t block, bool kept[4])
+static __device__ __forceinline__ void keep(const problem &p, int64_t block, bool kept[4])
 {
     tern__philox_words r = tern__philox(p.attr.key, tern__dropout_counter(&p.attr, (uint64_t)block));
     for (int i = 0; i < 4; i++) kept[i] = r.word[i] >= p.attr.threshold;
 }
 
-template <class R> static __device__ __forceinline__ void dropout_put(const problem &p, int64_t at, R value)
+template <class R> static __device__ __forceinline__ void put(const problem &p, int64_t at, R value)
 {
     if (p.add) value += tern__element<R>(p.y, p.y_dtype, at);
     tern__element_set<R>(p.y, p.y_dtype, at, value);
@@ -45,7 +45,7 @@ template <class R> static __global__ void elements(problem p)
         bool kept[4], is_four = p.fours && b * 4 + 4 <= p.count;
         tern__read read = {};
         if (is_four) read = tern__four_read(p.x, p.x_dtype, b * 4); /* loads while the words are computed */
-        dropout_keep(p, b, kept);
+        keep(p, b, kept);
         if (is_four) {
             tern__four<R> f = tern__four_of<R>(read, p.x, p.x_dtype, b * 4);
             for (int e = 0; e < 4; e++) f.v[e] *= kept[e] ? scale : R(0);
@@ -53,18 +53,18 @@ template <class R> static __global__ void elements(problem p)
             continue;
         }
         for (int64_t i = b * 4; i < p.count && i < b * 4 + 4; i++)
-            dropout_put<R>(p, i, (kept[i - b * 4] ? scale : R(0)) * tern__element<R>(p.x, p.x_dtype, i));
+            put<R>(p, i, (kept[i - b * 4] ? scale : R(0)) * tern__element<R>(p.x, p.x_dtype, i));
     }
 }
 
 /* Computes samples times channels factors, rounded up to fours. */
-static __global__ void dropout_choose(problem p, int64_t blocks)
+static __global__ void choose(problem p, int64_t blocks)
 {
     tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t b = (int64_t)blockIdx.x * THREADS + threadIdx.x; b < blocks; b += step) {
         bool kept[4];
-        dropout_keep(p, b, kept);
+        keep(p, b, kept);
         for (int e = 0; e < 4; e++) p.factor[b * 4 + e] = kept[e];
     }
 }
@@ -88,7 +88,7 @@ template <class R, int N> static __global__ void channels(problem p)
         if (N == 4) read = tern__four_read(p.x, p.x_dtype, i);
         int64_t number = channel_of(p, i);
         if (N == 1) {
-            dropout_put<R>(p, i, (R)p.factor[number] * scale * tern__element<R>(p.x, p.x_dtype, i));
+            put<R>(p, i, (R)p.factor[number] * scale * tern__element<R>(p.x, p.x_dtype, i));
             continue;
         }
         float factor[N];
@@ -99,7 +99,7 @@ template <class R, int N> static __global__ void channels(problem p)
     }
 }
 
-static bool dropout_problem_of(const tern__call *call, problem *p)
+static bool problem_of(const tern__call *call, problem *p)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
     *p = {};
@@ -120,7 +120,7 @@ static bool dropout_problem_of(const tern__call *call, problem *p)
 int tern__cuda_dropout(const tern__call *call)
 {
     problem p;
-    if (!dropout_problem_of(call, &p) || p.is_last) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, &p) || p.is_last) return TERN_E_UNSUPPORTED;
     if (p.count == 0) return TERN_OK;
     dim3 grid = tern__cuda_grid(call, p.count, THREADS, 4);
     return tern__cuda_launch(call, p.y_dtype == TERN_F64 ? elements<double> : elements<float>, grid, THREADS,
@@ -140,15 +140,15 @@ static int start_channels(const tern__call *call, const problem &p)
 int tern__cuda_dropout_channels(const tern__call *call)
 {
     problem p;
-    if (!dropout_problem_of(call, &p)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, &p)) return TERN_E_UNSUPPORTED;
     if (p.count == 0) return TERN_OK;
     p.inner = tern__space_of(call->in[0]).count;
     p.channels = call->in[0]->shape[1];
     int64_t blocks = (p.count / p.inner + 3) / 4;
     p.factor = (float *)tern__cuda_scratch(call, (size_t)blocks * 4 * sizeof(float));
     if (!p.factor) return TERN_E_MEMORY;
-    int status = tern__cuda_launch(call, dropout_choose, tern__cuda_grid(call, blocks, THREADS, 1), THREADS,
-                                   0, p, blocks);
+    int status =
+        tern__cuda_launch(call, choose, tern__cuda_grid(call, blocks, THREADS, 1), THREADS, 0, p, blocks);
     if (!status) status = start_channels(call, p);
     tern__cuda_scratch_free(call, p.factor);
     return status;

@@ -68,7 +68,7 @@ static __global__ void look_at_rows(lookup l)
         tern__is_class(l.judge, n, tern__element<int64_t>(l.index, l.index_dtype, n));
 }
 
-template <class U> static int embedding_start(const tern__call *call, lookup *l, size_t bytes)
+template <class U> static int start(const tern__call *call, lookup *l, size_t bytes)
 {
     l->units = (int64_t)(bytes / sizeof(U));
     return tern__cuda_launch(call, copy_rows<U>, tern__cuda_grid(call, l->count * l->units, THREADS, AHEAD),
@@ -95,10 +95,10 @@ int tern__cuda_embedding(const tern__call *call)
         return tern__cuda_launch(call, look_at_rows, tern__cuda_grid(call, l.count, THREADS, 1), THREADS, 0,
                                  l);
     size_t all = bytes | (uintptr_t)l.weight | (uintptr_t)l.y;
-    return all % 16 == 0  ? embedding_start<uint4>(call, &l, bytes)
-           : all % 4 == 0 ? embedding_start<uint32_t>(call, &l, bytes)
-           : all % 2 == 0 ? embedding_start<uint16_t>(call, &l, bytes)
-                          : embedding_start<uint8_t>(call, &l, bytes);
+    return all % 16 == 0  ? start<uint4>(call, &l, bytes)
+           : all % 4 == 0 ? start<uint32_t>(call, &l, bytes)
+           : all % 2 == 0 ? start<uint16_t>(call, &l, bytes)
+                          : start<uint8_t>(call, &l, bytes);
 }
 
 /* ---- sorting ---- */

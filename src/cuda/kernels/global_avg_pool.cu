@@ -82,20 +82,19 @@ static plane_mean mean_of(const tern__call *call, const tern__view *x, const ter
     return a;
 }
 
-static bool global_avg_takes(const tern__view *x, const tern__view *y)
+static bool takes(const tern__view *x, const tern__view *y)
 {
     return tern__dtype_is_float(x->dtype) && x->dtype == y->dtype && tern__view_is_dense(x) &&
            x->layout != TERN__BLOCKED16 && y->layout != TERN__BLOCKED16 && x->shape[0] <= UINT16_MAX;
 }
 
-static bool global_avg_is_bunched(const tern__view *x)
+static bool is_bunched(const tern__view *x)
 {
     int64_t positions = tern__positions_of(x);
     return tern__bunches_fit(&x, 1, tern__columns_are_last(x, positions) ? x->shape[1] : positions);
 }
 
-static int global_avg_launch(const tern__call *call, const plane_mean &a, int64_t images,
-                             void (*kernel)(plane_mean a))
+static int launch(const tern__call *call, const plane_mean &a, int64_t images, void (*kernel)(plane_mean a))
 {
     dim3 grid = tern__columns_grid(a.k);
     grid.y = (unsigned)images;
@@ -105,25 +104,25 @@ static int global_avg_launch(const tern__call *call, const plane_mean &a, int64_
 template <int DTYPE, int N>
 static int start_mean(const tern__call *call, const tern__view *x, const tern__view *y)
 {
-    return global_avg_launch(call, mean_of(call, x, y, N), x->shape[0], run_mean<DTYPE, N>);
+    return launch(call, mean_of(call, x, y, N), x->shape[0], run_mean<DTYPE, N>);
 }
 template <int DTYPE, int N>
 static int start_spread(const tern__call *call, const tern__view *x, const tern__view *y)
 {
-    return global_avg_launch(call, mean_of(call, x, y, N), x->shape[0], run_spread<DTYPE, N>);
+    return launch(call, mean_of(call, x, y, N), x->shape[0], run_spread<DTYPE, N>);
 }
 
 int tern__cuda_global_avg_pool(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!global_avg_takes(x, y) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
-    TERN__BUNCHED(x->dtype, global_avg_is_bunched(x), start_mean, call, x, y);
+    if (!takes(x, y) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    TERN__BUNCHED(x->dtype, is_bunched(x), start_mean, call, x, y);
 }
 
 int tern__cuda_global_avg_pool_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dx = call->out[0];
-    if (!global_avg_takes(dx, dy)) return TERN_E_UNSUPPORTED;
+    if (!takes(dx, dy)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(dx) == 0) return TERN_OK;
-    TERN__BUNCHED(dx->dtype, global_avg_is_bunched(dx), start_spread, call, dx, dy);
+    TERN__BUNCHED(dx->dtype, is_bunched(dx), start_spread, call, dx, dy);
 }

@@ -443,7 +443,7 @@ static void give_numbers(group_norm *a, tern__vector *to, const tern__view *view
 }
 
 /* Whether all neighbours of a bunch have one channel, or one each. */
-static bool group_norm_is_bunched(const group_norm &a, const tern__view *const *views, int count)
+static bool is_bunched(const group_norm &a, const tern__view *const *views, int count)
 {
     return tern__bunches_fit(views, count, a.shape.positions == 1 ? a.shape.channels : a.shape.positions);
 }
@@ -468,7 +468,7 @@ static tern__view rows_of(const group_norm &a, const tern__view *x)
 typedef void (*kernel_fn)(group_norm a);
 
 /* Launches enough warps to hold a row at once, with `lanes` values per load. */
-static int group_norm_launch(const tern__call *call, const group_norm &a, kernel_fn kernel, int lanes)
+static int launch(const tern__call *call, const group_norm &a, kernel_fn kernel, int lanes)
 {
     int threads = TERN__WARP;
     while (threads < MOST && threads * lanes < a.shape.size) threads *= 2;
@@ -477,7 +477,7 @@ static int group_norm_launch(const tern__call *call, const group_norm &a, kernel
 
 template <int DTYPE, int N> static int start_norm(const tern__call *call, const group_norm &a)
 {
-    return group_norm_launch(call, a, run_norm<DTYPE, N>, N * AHEAD);
+    return launch(call, a, run_norm<DTYPE, N>, N * AHEAD);
 }
 
 template <int DTYPE, int N>
@@ -514,12 +514,12 @@ int tern__cuda_group_norm(const tern__call *call)
     a.y = y->data;
     a.eps = attr->eps;
     a.add = call->add[0];
-    return norm(call, a, group_norm_is_bunched(a, views, 2));
+    return norm(call, a, is_bunched(a, views, 2));
 }
 
 template <int DTYPE, int N> static int start_data_grad(const tern__call *call, const group_norm &a)
 {
-    return group_norm_launch(call, a, run_data_grad<DTYPE, N>, N * GRAD_AHEAD);
+    return launch(call, a, run_data_grad<DTYPE, N>, N * GRAD_AHEAD);
 }
 
 static int make_totals(const tern__call *call, const group_norm_weights &w,
@@ -593,7 +593,7 @@ int tern__cuda_group_norm_grad(const tern__call *call)
     group_norm a = norm_of(x, call->in[2], call->in[3]);
     give_numbers(&a, &a.weight, call->in[4]);
     a.dy = dy->data;
-    bool bunched = group_norm_is_bunched(a, views, 3);
+    bool bunched = is_bunched(a, views, 3);
     int status = call->out[1] || call->out[2] ? weight_grad(call, a, bunched) : TERN_OK;
     if (status || !dx) return status;
     a.y = dx->data;

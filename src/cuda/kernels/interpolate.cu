@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS, N > 1 ? 2 : 4) run_resize(resi
 
 /* ---- launching ---- */
 
-template <int DTYPE, int N> static int interpolate_start(const tern__call *call, resizing r, bool gradient)
+template <int DTYPE, int N> static int start(const tern__call *call, resizing r, bool gradient)
 {
     r.sites = tern__sites_of(call->out[0], N);
     return tern__cuda_launch(call, gradient ? run_resize<DTYPE, N, true> : run_resize<DTYPE, N, false>,
@@ -151,7 +151,7 @@ template <int DTYPE, int N> static int interpolate_start(const tern__call *call,
 static int resize(const tern__call *call, const resizing &r, bool gradient)
 {
     const tern__view *views[] = {call->in[0], call->out[0]};
-    TERN__BUNCHED(views[0]->dtype, tern__planes_bunched(views, 2), interpolate_start, call, r, gradient);
+    TERN__BUNCHED(views[0]->dtype, tern__planes_bunched(views, 2), start, call, r, gradient);
 }
 
 /* Allocates the bands of all axes, and sets where each begins. */
@@ -180,7 +180,7 @@ static int make_bands(const tern__call *call, const resizing &r, bool gradient)
     return tern__cuda_launch(call, find_transposed_bands, x_grid, THREADS, 0, r);
 }
 
-static int interpolate_run(const tern__call *call, const tern__view *x, const tern__view *y, bool gradient)
+static int run(const tern__call *call, const tern__view *x, const tern__view *y, bool gradient)
 {
     if (x->dtype != y->dtype || !tern__dtype_is_float(x->dtype)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->out[0]) == 0) return TERN_OK;
@@ -205,10 +205,10 @@ static int interpolate_run(const tern__call *call, const tern__view *x, const te
 
 int tern__cuda_interpolate(const tern__call *call)
 {
-    return interpolate_run(call, call->in[0], call->out[0], false);
+    return run(call, call->in[0], call->out[0], false);
 }
 
 int tern__cuda_interpolate_grad(const tern__call *call)
 {
-    return interpolate_run(call, call->out[0], call->in[0], true);
+    return run(call, call->out[0], call->in[0], true);
 }

@@ -171,7 +171,7 @@ template <class T> static __device__ __forceinline__ void read_tile(const turn &
 
 /* AS_IS: the result has the source's dtype; otherwise both are converted through f32. */
 template <class T, bool AS_IS>
-static __device__ __forceinline__ void move_put(const turn &t, int64_t to, const T *tile, uint32_t at)
+static __device__ __forceinline__ void put(const turn &t, int64_t to, const T *tile, uint32_t at)
 {
     if constexpr (AS_IS) {
         ((T *)t.m.to)[to] = tile[at];
@@ -195,8 +195,7 @@ template <class T, bool AS_IS> static __global__ void __launch_bounds__(THREADS,
 #pragma unroll 4
         for (int i = 0; i < EACH; i++, spot_move(t.b, &at))
             if (at.across < c.a && at.along < c.b)
-                move_put<T, AS_IS>(t, c.to + at.across * step + at.along, tile,
-                                   at.along * t.pitch + at.across);
+                put<T, AS_IS>(t, c.to + at.across * step + at.along, tile, at.along * t.pitch + at.across);
         __syncthreads(); /* before the next tile is read */
     }
 }

@@ -45,7 +45,7 @@ static __device__ __forceinline__ void add_label(const problem &p, int64_t line,
     sums[1] += counts ? weight : 0;
 }
 
-static __device__ __forceinline__ void nll_leave(const problem &p, double (&sums)[2])
+static __device__ __forceinline__ void leave(const problem &p, double (&sums)[2])
 {
     static_assert(2 * TERN__WARP * sizeof(sums[0]) <= TERN__ROW_SUMS, "the sums fit beside rows");
     tern__block_sums(sums);
@@ -61,9 +61,9 @@ static __device__ __forceinline__ void nll_leave(const problem &p, double (&sums
 /* Keeps what the loss needs of a piece of log probabilities from class c on: with smoothing the weighted sum,
  * and of adjacent lines those of the labels. */
 template <class S>
-static __device__ __forceinline__ void
-nll_keep(const problem &p, const int64_t (&label)[S::LINES], int c, const typename S::R (&logp)[S::LANES],
-         typename S::R (&own)[S::LINES], typename S::R (&all)[S::LINES])
+static __device__ __forceinline__ void keep(const problem &p, const int64_t (&label)[S::LINES], int c,
+                                            const typename S::R (&logp)[S::LANES],
+                                            typename S::R (&own)[S::LINES], typename S::R (&all)[S::LINES])
 {
 #pragma unroll
     for (int l = 0; l < S::LANES && S::LINES > 1; l++)
@@ -75,7 +75,7 @@ nll_keep(const problem &p, const int64_t (&label)[S::LINES], int c, const typena
 }
 
 /* Computes log probabilities in stretches S and sums the losses. */
-template <int G, class S> static __device__ __forceinline__ void nll_take(const problem &p, double (&sums)[2])
+template <int G, class S> static __device__ __forceinline__ void take(const problem &p, double (&sums)[2])
 {
     typedef typename S::R R;
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
@@ -86,7 +86,7 @@ template <int G, class S> static __device__ __forceinline__ void nll_take(const 
         tern__labels_get(p.label, p.label_dtype, line, label);
         tern__softmax_lines<G, S>(
             p.x, from, p.logp, to, (int)p.lines.size, true, false, base, share,
-            [&](int c, const R(&logp)[S::LANES]) { nll_keep<S>(p, label, c, logp, own, all); });
+            [&](int c, const R(&logp)[S::LANES]) { keep<S>(p, label, c, logp, own, all); });
 #pragma unroll
         for (int k = 0; k < S::LINES; k++) {
             double sum = p.smoothing != 0 ? tern__group_sum<G>((double)all[k]) : 0;
@@ -100,13 +100,12 @@ template <int G, class S> static __device__ __forceinline__ void nll_take(const 
     }
 }
 
-template <int G, class S>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) nll_forward(problem p)
+template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
 {
     tern__kernel_begin();
     double sums[2] = {0, 0};
-    nll_take<G, S>(p, sums);
-    nll_leave(p, sums);
+    take<G, S>(p, sums);
+    leave(p, sums);
 }
 
 /* The weighted sum of a row's log probabilities. */
@@ -138,7 +137,7 @@ static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) fo
         }
         tern__rows_write<DTYPE>(p.rows, p.logp.data, first, tile, false);
     }
-    nll_leave(p, sums);
+    leave(p, sums);
 }
 
 /* One block has all labels and continues with the gradient: each thread reads back the log probabilities
@@ -151,9 +150,9 @@ template <class S> static __global__ void __launch_bounds__(THREADS, 1) forward_
     const bool is_there = line < p.lines.outer * p.lines.inner;
     double sums[2] = {0, 0};
     asked<S> of;
-    nll_take<1, S>(p, sums);
+    take<1, S>(p, sums);
     if (is_there) of.template ask<1>(p, line);
-    nll_leave(p, sums);
+    leave(p, sums);
     if (threadIdx.x == 0) weights = sums[1];
     __syncthreads();
     if (is_there) spread<1, S>(p, line, of, p.mean ? tern__nll_mean(1, weights) : 1, base_of<1>(p));
@@ -195,10 +194,10 @@ template <int G> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) 
             add_label(p, first + n * step, c >= 0, c < 0 ? 0 : weight_of(p, c), own[n], all, sums);
         }
     }
-    nll_leave(p, sums);
+    leave(p, sums);
 }
 
-static __global__ void __launch_bounds__(TERN__LINE_MOST) nll_close(problem p)
+static __global__ void __launch_bounds__(TERN__LINE_MOST) close(problem p)
 {
     tern__kernel_begin();
     double sums[2] = {0, 0};
@@ -223,19 +222,19 @@ static int start_blocks(const tern__call *call, problem *p, int64_t each, void (
         p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * 2 * sizeof(double));
     if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
     int status = tern__cuda_launch(call, kernel, p->pieces, threads, shared, *p);
-    if (!status && p->pieces > 1) status = tern__cuda_launch(call, nll_close, 1, TERN__LINE_MOST, 0, *p);
+    if (!status && p->pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__LINE_MOST, 0, *p);
     tern__cuda_scratch_free(call, p->partial);
     return status;
 }
 
-static int nll_start(const tern__call *call, problem *p, int group, int64_t each, void (*kernel)(problem))
+static int start_forward(const tern__call *call, problem *p, int group, int64_t each, void (*kernel)(problem))
 {
     return start_blocks(call, p, each, kernel, TERN__GROUP_BLOCK(group), 0);
 }
 
 static bool forward_of(const tern__call *call, const tern__view *logp, problem *p)
 {
-    if (!nll_problem_of(call, logp, 1, p) || !is_plain(call->out[0])) return false;
+    if (!problem_of(call, logp, 1, p) || !is_plain(call->out[0])) return false;
     p->add = call->add[0];
     p->loss = call->out[0]->data;
     p->loss_dtype = call->out[0]->dtype;
@@ -250,8 +249,8 @@ int tern__cuda_nll_loss(const tern__call *call)
     if (!forward_of(call, call->in[0], &p)) return TERN_E_UNSUPPORTED;
     bool by_warp = p.smoothing != 0 && tern__group_size(&p.lines, &p.logp) > 1;
     int64_t each = AHEAD * (by_warp ? THREADS / TERN__WARP : THREADS);
-    return by_warp ? nll_start(call, &p, TERN__WARP, each, look_up<TERN__WARP>)
-                   : nll_start(call, &p, 1, each, look_up<1>);
+    return by_warp ? start_forward(call, &p, TERN__WARP, each, look_up<TERN__WARP>)
+                   : start_forward(call, &p, 1, each, look_up<1>);
 }
 
 /* A thread holds all classes of its label in registers: half as many if they are few and read one by one. */
@@ -260,8 +259,8 @@ template <int DTYPE, int N> static int start_both(const tern__call *call, proble
     enum { MOST = TERN__NLL_CLASSES };
     typedef tern__stretch<DTYPE, N, 1, MOST / N> whole;
     typedef tern__stretch<DTYPE, N, 1, (N > 1 ? MOST / N : MOST / 2)> fewer;
-    return p->lines.size <= MOST / 2 ? nll_start(call, p, 1, THREADS, forward_and_back<fewer>)
-                                     : nll_start(call, p, 1, THREADS, forward_and_back<whole>);
+    return p->lines.size <= MOST / 2 ? start_forward(call, p, 1, THREADS, forward_and_back<fewer>)
+                                     : start_forward(call, p, 1, THREADS, forward_and_back<whole>);
 }
 
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
@@ -270,10 +269,10 @@ template <int DTYPE, int N> static int start_cross_entropy(const tern__call *cal
     typedef tern__stretch<DTYPE, N, 1, (N > 1 ? (int)S::PIECES : TERN__LINE_WHOLE)> alone;
     if (p->out.data) return start_both<DTYPE, N>(call, p);
     switch (p->lines.size <= TERN__NLL_CLASSES ? 1 : tern__group_size(&p->lines, &p->x)) {
-    case 1: return nll_start(call, p, 1, THREADS, nll_forward<1, alone>);
-    case TERN__WARP: return nll_start(call, p, TERN__WARP, THREADS / TERN__WARP, nll_forward<TERN__WARP, S>);
-    case THREADS: return nll_start(call, p, THREADS, 1, nll_forward<THREADS, S>);
-    default: return nll_start(call, p, TERN__LINE_MOST, 1, nll_forward<TERN__LINE_MOST, S>);
+    case 1: return start_forward(call, p, 1, THREADS, forward<1, alone>);
+    case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);
+    case THREADS: return start_forward(call, p, THREADS, 1, forward<THREADS, S>);
+    default: return start_forward(call, p, TERN__LINE_MOST, 1, forward<TERN__LINE_MOST, S>);
     }
 }
 
@@ -282,8 +281,8 @@ template <int DTYPE, int N> static int start_side_by_side(const tern__call *call
     typedef tern__stretch<DTYPE, N, N> S;
     typedef tern__whole_lines<DTYPE> W;
     if (p->lines.size > S::PIECES && p->lines.size <= W::PIECES)
-        return nll_start(call, p, 1, THREADS * W::LINES, nll_forward<1, W>);
-    return nll_start(call, p, 1, THREADS * N, nll_forward<1, S>);
+        return start_forward(call, p, 1, THREADS * W::LINES, forward<1, W>);
+    return start_forward(call, p, 1, THREADS * N, forward<1, S>);
 }
 
 template <int DTYPE, int> static int start_forward_rows(const tern__call *call, problem *p)

@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS)
 static bool gradient_of(const tern__call *call, const tern__view *logp, int label, problem *p)
 {
     const tern__view *dloss = call->in[0];
-    if (!nll_problem_of(call, logp, label, p) || !tern__lined_of(call->out[0], logp->ndim > 1, &p->out))
+    if (!problem_of(call, logp, label, p) || !tern__lined_of(call->out[0], logp->ndim > 1, &p->out))
         return false;
     p->add_out = call->add[0];
     p->dloss = dloss->data;
@@ -102,7 +102,7 @@ static bool gradient_of(const tern__call *call, const tern__view *logp, int labe
     return is_line || !p->each;
 }
 
-static int nll_start_gradient_rows(const tern__call *call, problem p, void (*kernel)(problem))
+static int start_rows(const tern__call *call, problem p, void (*kernel)(problem))
 {
     p.rows = tern__rows_of(&p.lines);
     return tern__cuda_launch(call, kernel, tern__cuda_grid(call, p.rows.count, TERN__ROW_THREADS, 1),
@@ -111,12 +111,12 @@ static int nll_start_gradient_rows(const tern__call *call, problem p, void (*ker
 
 template <int DTYPE, int> static int start_nll_gradient_rows(const tern__call *call, const problem &p)
 {
-    return nll_start_gradient_rows(call, p, nll_gradient_rows<DTYPE>);
+    return start_rows(call, p, nll_gradient_rows<DTYPE>);
 }
 
 template <int DTYPE, int> static int start_gradient_rows(const tern__call *call, const problem &p)
 {
-    return nll_start_gradient_rows(call, p, cross_entropy_gradient_rows<DTYPE>);
+    return start_rows(call, p, cross_entropy_gradient_rows<DTYPE>);
 }
 
 int tern__cuda_nll_loss_grad(const tern__call *call)
@@ -132,7 +132,7 @@ int tern__cuda_nll_loss_grad(const tern__call *call)
 
 /* Lines are read once, so no cache needs to hold them: if they are many, several blocks of a multiprocessor
  * hide each other's waiting. */
-template <int DTYPE, int N> static int nll_start_gradient(const tern__call *call, const problem &p)
+template <int DTYPE, int N> static int start_gradient(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N> S;
     const bool are_many = p.lines.outer * p.lines.inner >= TERN__LINE_MANY / 4;
@@ -155,5 +155,5 @@ int tern__cuda_cross_entropy_grad(const tern__call *call)
     if (tern__lined_side_by_side(&p.out, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
         TERN__BUNCHED(dx->dtype, true, start_gradients, call, p);
     if (are_rows(p, p.out, p.logp)) TERN__BUNCHED(dx->dtype, false, start_gradient_rows, call, p);
-    TERN__BUNCHED(dx->dtype, tern__lined_alike(&p.out, &p.logp, &p.lines), nll_start_gradient, call, p);
+    TERN__BUNCHED(dx->dtype, tern__lined_alike(&p.out, &p.logp, &p.lines), start_gradient, call, p);
 }

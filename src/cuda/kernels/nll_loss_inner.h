@@ -186,7 +186,7 @@ static bool is_plain(const tern__view *view)
     return !view || tern__view_is_contiguous(view);
 }
 
-static bool nll_problem_of(const tern__call *call, const tern__view *logp, int label, problem *p)
+static bool problem_of(const tern__call *call, const tern__view *logp, int label, problem *p)
 {
     const tern__nll_attr *attr = (const tern__nll_attr *)call->attr;
     const tern__view *labels = call->in[label], *weight = call->in[label + 1];

@@ -216,8 +216,8 @@ static __device__ __forceinline__ tern__four<R> get(const optim_walk &w, int i, 
 }
 
 template <class R>
-static __device__ __forceinline__ void optim_put(const optim_walk &w, int i, int dtype, int64_t at, int most,
-                                                 const tern__four<R> &f)
+static __device__ __forceinline__ void put(const optim_walk &w, int i, int dtype, int64_t at, int most,
+                                           const tern__four<R> &f)
 {
     if (w.fours && most == 4) return tern__four_set<R>(w.data[i], dtype, at, f);
 #pragma unroll
@@ -250,7 +250,7 @@ static __device__ __forceinline__ void store_states(const optim_walk &w, int64_t
 {
     for (int i = 0; i < STATES; i++)
         if (i < states && w.data[STATE + i])
-            optim_put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
+            put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
 }
 
 /* Adds what the host does not know about the call; one thread of each block computes the powers of a
@@ -287,8 +287,8 @@ static __device__ __forceinline__ void go_over(const optim_walk &w, const O &o, 
             for (int i = 0; i < STATES; i++) t.s[i].v[e] = s[i];
         }
         store_states<R, DTYPE>(w, at, most, t, O::STATES_WRITTEN);
-        optim_put<R>(w, PARAMETER, DTYPE == ANY ? w.dtype[PARAMETER] : DTYPE, at, most, t.p);
-        if (w.data[COPY]) optim_put<R>(w, COPY, w.dtype[COPY], at, most, t.p);
+        put<R>(w, PARAMETER, DTYPE == ANY ? w.dtype[PARAMETER] : DTYPE, at, most, t.p);
+        if (w.data[COPY]) put<R>(w, COPY, w.dtype[COPY], at, most, t.p);
     }
 }
 
@@ -330,7 +330,7 @@ static bool all_are(const optim_walk *w, int first, int last, int dtype)
     return fine;
 }
 
-static const double *optim_number_of(const tern__call *call, int in)
+static const double *number_of(const tern__call *call, int in)
 {
     return call->in[in] ? (const double *)call->in[in]->data : nullptr;
 }
@@ -339,9 +339,9 @@ static const double *optim_number_of(const tern__call *call, int in)
 static void walk_by(const tern__call *call, optim_walk *w)
 {
     const tern__view *factors = call->in[TERN__OPTIM_FACTORS], *sections = call->in[TERN__OPTIM_SECTIONS];
-    w->factors = optim_number_of(call, TERN__OPTIM_FACTORS);
-    w->skip = optim_number_of(call, TERN__OPTIM_SKIP);
-    w->skipped = optim_number_of(call, TERN__OPTIM_SKIPPED);
+    w->factors = number_of(call, TERN__OPTIM_FACTORS);
+    w->skip = number_of(call, TERN__OPTIM_SKIP);
+    w->skipped = number_of(call, TERN__OPTIM_SKIPPED);
     w->rows = factors && factors->ndim == 2;
     w->table = tern__section_table(sections);
     w->sections = tern__section_count(sections);
@@ -371,7 +371,7 @@ template <class O> static const typename O::attributes &attributes_of(const tern
     return *(const typename O::attributes *)call->attr;
 }
 
-template <class O, class R, int DTYPE> static int optim_start(const tern__call *call, const optim_walk &w)
+template <class O, class R, int DTYPE> static int start(const tern__call *call, const optim_walk &w)
 {
     const typename O::attributes &attr = attributes_of<O>(call);
     return w.table
@@ -381,41 +381,40 @@ template <class O, class R, int DTYPE> static int optim_start(const tern__call *
                                    THREADS, 0, w, attr, O::of(attr, w));
 }
 
-template <template <class> class O> static int optim_run(const tern__call *call)
+template <template <class> class O> static int run(const tern__call *call)
 {
     optim_walk w;
     if (!walk_of(call, OPERANDS, &w)) return TERN_E_UNSUPPORTED;
     if (w.count == 0 || w.sections == 0) return TERN_OK;
     bool wide = false;
     for (int i = 0; i < OPERANDS; i++) wide |= w.data[i] && w.dtype[i] == TERN_F64;
-    if (all_are(&w, PARAMETER, COPY - 1, TERN_F32) && !wide)
-        return optim_start<O<float>, float, TERN_F32>(call, w);
-    return wide ? optim_start<O<double>, double, ANY>(call, w) : optim_start<O<float>, float, ANY>(call, w);
+    if (all_are(&w, PARAMETER, COPY - 1, TERN_F32) && !wide) return start<O<float>, float, TERN_F32>(call, w);
+    return wide ? start<O<double>, double, ANY>(call, w) : start<O<float>, float, ANY>(call, w);
 }
 
 int tern__cuda_sgd(const tern__call *call)
 {
-    return optim_run<sgd>(call);
+    return run<sgd>(call);
 }
 
 int tern__cuda_adam(const tern__call *call)
 {
-    return optim_run<adam>(call);
+    return run<adam>(call);
 }
 
 int tern__cuda_rmsprop(const tern__call *call)
 {
-    return optim_run<rmsprop>(call);
+    return run<rmsprop>(call);
 }
 
 int tern__cuda_adagrad(const tern__call *call)
 {
-    return optim_run<adagrad>(call);
+    return run<adagrad>(call);
 }
 
 int tern__cuda_lamb(const tern__call *call)
 {
-    return optim_run<lamb>(call);
+    return run<lamb>(call);
 }
 
 /* ---- LAMB's moments, and the norms of its sections ---- */

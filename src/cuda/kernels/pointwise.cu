@@ -270,7 +270,7 @@ static bool takes_bunches(const walk *w)
     return is_one && w->plan.shape[0] % lanes == 0 && rows_fit(w, lanes);
 }
 
-static bool pointwise_takes_fours(const walk *w)
+static bool takes_fours(const walk *w)
 {
     return (w->plan.ndim == 1 || w->plan.shape[0] % 4 == 0) && rows_fit(w, 4);
 }
@@ -283,7 +283,7 @@ static bool takes_cast(const walk *w)
            w->plan.stride[0][0] == 1 && w->plan.shape[0] % 4 == 0 && rows_fit(w, 4);
 }
 
-template <class O, class R> static int pointwise_start(const tern__call *call, const walk &w)
+template <class O, class R> static int start(const tern__call *call, const walk &w)
 {
     if (!w.fours)
         return tern__cuda_launch(call, run_places<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 1),
@@ -300,7 +300,7 @@ template <class O, int FROM, int TO, int N> static int start_bunches(const tern_
 
 template <class O> static int start_f32(const tern__call *call, const walk &w)
 {
-    if (!w.bunches) return pointwise_start<O, float>(call, w);
+    if (!w.bunches) return start<O, float>(call, w);
     switch (w.dtype[OUT]) {
     case TERN_BF16: return start_bunches<O, TERN_BF16, TERN_BF16, 8>(call, w);
     case TERN_F16: return start_bunches<O, TERN_F16, TERN_F16, 8>(call, w);
@@ -310,14 +310,14 @@ template <class O> static int start_f32(const tern__call *call, const walk &w)
 
 template <class O> static int start_any(const tern__call *call, const walk &w, tern__compute compute)
 {
-    if (compute == TERN__COMPUTE_I64) return pointwise_start<O, int64_t>(call, w);
-    return compute == TERN__COMPUTE_F64 ? pointwise_start<O, double>(call, w) : start_f32<O>(call, w);
+    if (compute == TERN__COMPUTE_I64) return start<O, int64_t>(call, w);
+    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start_f32<O>(call, w);
 }
 
 template <class O> static int start_float(const tern__call *call, const walk &w, tern__compute compute)
 {
     if (compute == TERN__COMPUTE_I64) return TERN_E_UNSUPPORTED;
-    return compute == TERN__COMPUTE_F64 ? pointwise_start<O, double>(call, w) : start_f32<O>(call, w);
+    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start_f32<O>(call, w);
 }
 
 static int start_cast(const tern__call *call, const walk &w)
@@ -346,7 +346,7 @@ int tern__cuda_pointwise(const tern__call *call)
     w.add = call->add[0];
     if (call->kernel == TERN__COPY && takes_cast(&w)) return start_cast(call, w);
     w.bunches = takes_bunches(&w);
-    w.fours = !w.bunches && pointwise_takes_fours(&w);
+    w.fours = !w.bunches && takes_fours(&w);
     /* A copy is computed in its source's type and so rounded once. */
     bool is_copy = call->kernel == TERN__COPY && !call->add[0];
     tern__compute compute = tern__compute_of(views, is_copy ? OUT : OPERANDS);

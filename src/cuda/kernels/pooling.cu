@@ -88,7 +88,7 @@ static __device__ __forceinline__ int64_t seen_at(const pooling &p, const window
     return ((uint32_t)w.corner[axis] + (uint32_t)k * (uint32_t)p.attr.dilation[axis]) * p.x.step[axis];
 }
 
-static __device__ __forceinline__ int pool_number_of(const pooling &p, int d, int r, int c)
+static __device__ __forceinline__ int number_of(const pooling &p, int d, int r, int c)
 {
     return (d * (int)p.attr.kernel[1] + r) * (int)p.attr.kernel[2] + c;
 }
@@ -124,7 +124,7 @@ static __device__ __forceinline__ void see(const pooling &p, const part<DTYPE, N
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             if (r + i >= last[0] || c + j >= last[1]) continue;
-            int here = pool_number_of(p, d, r + i, c + j);
+            int here = number_of(p, d, r + i, c + j);
 #pragma unroll
             for (int l = 0; l < N; l++) {
                 tern__number<DTYPE> v = of.x[i][j].get(l);
@@ -163,7 +163,7 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
         tern__site site = tern__site_of(p.sites, i);
         window w = window_of(p, site.at);
         int64_t plane = tern__plane_at(p.x, site.n, site.c);
-        int first = pool_number_of(p, w.first[0], w.first[1], w.first[2]);
+        int first = number_of(p, w.first[0], w.first[1], w.first[2]);
         R best[N];
         int place[N];
         for (int l = 0; l < N; l++) best[l] = -(R)INFINITY, place[l] = first;
@@ -336,7 +336,7 @@ static __global__ void __launch_bounds__(THREADS, F::BLOCKS) run_grad(pooling p)
                         int o[] = {d, r, c + j};
                         if (k[2 + j] >= 0) asked[j] = F::template ask<DTYPE, N>(p, at + j * p.y.step[2], o);
                     }
-                    int row = pool_number_of(p, k[0], k[1], 0);
+                    int row = number_of(p, k[0], k[1], 0);
 #pragma unroll
                     for (int j = 0; j < 2; j++) F::template add<DTYPE, N>(asked[j], row + k[2 + j], sum);
                 }
@@ -371,7 +371,7 @@ static pooling pooling_of(const tern__call *call, const tern__view *x, const ter
 
 typedef void (*kernel_fn)(pooling p);
 
-static int pool_start(const tern__call *call, pooling p, kernel_fn kernel, int lanes)
+static int start(const tern__call *call, pooling p, kernel_fn kernel, int lanes)
 {
     p.sites = tern__sites_of(call->out[0], lanes);
     if (p.sites.count == 0) return TERN_OK;
@@ -380,7 +380,7 @@ static int pool_start(const tern__call *call, pooling p, kernel_fn kernel, int l
 
 /* Whether channels of x and y can be read in bunches; then those of the places, of one or four bytes, can
  * be as well. */
-static bool pool_is_bunched(const tern__view *x, const tern__view *y, const tern__view *place)
+static bool is_bunched(const tern__view *x, const tern__view *y, const tern__view *place)
 {
     const tern__view *views[] = {x, y};
     bool places = !place || (place->layout == TERN__CHANNELS_LAST && (uintptr_t)place->data % 16 == 0);
@@ -389,21 +389,21 @@ static bool pool_is_bunched(const tern__view *x, const tern__view *y, const tern
 
 template <int DTYPE, int N> static int start_max(const tern__call *call, const pooling &p)
 {
-    return pool_start(call, p, run_max<DTYPE, N>, N);
+    return start(call, p, run_max<DTYPE, N>, N);
 }
 template <int DTYPE, int N> static int start_mean(const tern__call *call, const pooling &p)
 {
-    return pool_start(call, p, run_mean<DTYPE, N>, N);
+    return start(call, p, run_mean<DTYPE, N>, N);
 }
 template <int DTYPE, int N> static int start_max_grad(const tern__call *call, const pooling &p)
 {
     bool narrow = p.place_dtype == TERN_U8;
-    return pool_start(
-        call, p, narrow ? run_grad<from_max<uint8_t>, DTYPE, N> : run_grad<from_max<uint32_t>, DTYPE, N>, N);
+    return start(call, p,
+                 narrow ? run_grad<from_max<uint8_t>, DTYPE, N> : run_grad<from_max<uint32_t>, DTYPE, N>, N);
 }
 template <int DTYPE, int N> static int start_mean_grad(const tern__call *call, const pooling &p)
 {
-    return pool_start(call, p, run_grad<from_mean, DTYPE, N>, N);
+    return start(call, p, run_grad<from_mean, DTYPE, N>, N);
 }
 
 int tern__cuda_max_pool(const tern__call *call)
@@ -411,7 +411,7 @@ int tern__cuda_max_pool(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0], *place = call->out[1];
     if (x->dtype != y->dtype) return TERN_E_UNSUPPORTED;
     pooling p = pooling_of(call, x, y, place);
-    TERN__BUNCHED(x->dtype, pool_is_bunched(x, y, place), start_max, call, p);
+    TERN__BUNCHED(x->dtype, is_bunched(x, y, place), start_max, call, p);
 }
 
 int tern__cuda_max_pool_grad(const tern__call *call)
@@ -420,7 +420,7 @@ int tern__cuda_max_pool_grad(const tern__call *call)
     bool alike = !memcmp(dy->stride, place->stride, (size_t)dy->ndim * sizeof(*dy->stride));
     if (dx->dtype != dy->dtype || !alike) return TERN_E_UNSUPPORTED;
     pooling p = pooling_of(call, dx, dy, place);
-    TERN__BUNCHED(dx->dtype, pool_is_bunched(dx, dy, place), start_max_grad, call, p);
+    TERN__BUNCHED(dx->dtype, is_bunched(dx, dy, place), start_max_grad, call, p);
 }
 
 int tern__cuda_avg_pool(const tern__call *call)
@@ -428,7 +428,7 @@ int tern__cuda_avg_pool(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0];
     if (x->dtype != y->dtype) return TERN_E_UNSUPPORTED;
     pooling p = pooling_of(call, x, y, nullptr);
-    TERN__BUNCHED(x->dtype, pool_is_bunched(x, y, nullptr), start_mean, call, p);
+    TERN__BUNCHED(x->dtype, is_bunched(x, y, nullptr), start_mean, call, p);
 }
 
 int tern__cuda_avg_pool_grad(const tern__call *call)
@@ -436,5 +436,5 @@ int tern__cuda_avg_pool_grad(const tern__call *call)
     const tern__view *dy = call->in[0], *dx = call->out[0];
     if (dx->dtype != dy->dtype) return TERN_E_UNSUPPORTED;
     pooling p = pooling_of(call, dx, dy, nullptr);
-    TERN__BUNCHED(dx->dtype, pool_is_bunched(dx, dy, nullptr), start_mean_grad, call, p);
+    TERN__BUNCHED(dx->dtype, is_bunched(dx, dy, nullptr), start_mean_grad, call, p);
 }

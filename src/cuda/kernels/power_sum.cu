@@ -37,7 +37,7 @@ template <class J> static __device__ __forceinline__ double term(double x, doubl
         return power(x, p);
 }
 
-static __device__ __forceinline__ void power_sum_put(const problem &p, int64_t n, double value)
+static __device__ __forceinline__ void put(const problem &p, int64_t n, double value)
 {
     double *sum = p.sum + n * p.stride;
     *sum = value + (p.add ? *sum : 0);
@@ -68,7 +68,7 @@ static __device__ __forceinline__ double stretch(const problem &p, int64_t begin
     return sum;
 }
 
-template <class J> static __global__ void power_sum_run(problem p)
+template <class J> static __global__ void run(problem p)
 {
     tern__kernel_begin();
     double sum =
@@ -78,7 +78,7 @@ template <class J> static __global__ void power_sum_run(problem p)
     if (p.pieces > 1)
         p.partial[blockIdx.x] = sum;
     else
-        power_sum_put(p, 0, sum);
+        put(p, 0, sum);
 }
 
 /* A warp takes a section. */
@@ -90,23 +90,23 @@ template <class J> static __global__ void run_apart(problem p)
     for (int64_t n = own; n < p.sections; n += gridDim.x * warps) {
         tern__section section = tern__section_get(p.table, n, 0);
         double sum = tern__warp_join<J>(stretch<J>(p, section.begin, section.count, lane, TERN__WARP));
-        if (lane == 0) power_sum_put(p, n, sum);
+        if (lane == 0) put(p, n, sum);
     }
 }
 
-template <class J> static __global__ void power_sum_close(problem p)
+template <class J> static __global__ void close(problem p)
 {
     tern__kernel_begin();
     double sum = tern__pieces_join<J>(p.partial, p.pieces, 1, 0.0);
-    if (threadIdx.x == 0) power_sum_put(p, 0, sum);
+    if (threadIdx.x == 0) put(p, 0, sum);
 }
 
-template <class J> static int power_sum_start(const tern__call *call, problem *p)
+template <class J> static int start(const tern__call *call, problem *p)
 {
     if (p->pieces > 1) p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * sizeof(double));
     if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
-    int status = tern__cuda_launch(call, power_sum_run<J>, (unsigned)p->pieces, THREADS, 0, *p);
-    if (!status && p->pieces > 1) status = tern__cuda_launch(call, power_sum_close<J>, 1, TERN__WARP, 0, *p);
+    int status = tern__cuda_launch(call, run<J>, (unsigned)p->pieces, THREADS, 0, *p);
+    if (!status && p->pieces > 1) status = tern__cuda_launch(call, close<J>, 1, TERN__WARP, 0, *p);
     tern__cuda_scratch_free(call, p->partial);
     return status;
 }
@@ -120,7 +120,7 @@ template <class J> static int start_apart(const tern__call *call, problem *p)
 
 template <class J> static int start_either(const tern__call *call, problem *p)
 {
-    return p->table ? start_apart<J>(call, p) : power_sum_start<J>(call, p);
+    return p->table ? start_apart<J>(call, p) : start<J>(call, p);
 }
 
 int tern__cuda_power_sum(const tern__call *call)

@@ -49,14 +49,14 @@ static __device__ __forceinline__ int64_t place(const walk &w, const int64_t *st
     return w.ndim ? at + i * stride[w.ndim - 1] : 0;
 }
 
-static __device__ __forceinline__ void reduce_put(const problem &p, int64_t result, double value)
+static __device__ __forceinline__ void put(const problem &p, int64_t result, double value)
 {
     int64_t at = place(p.kept, p.kept.y, result);
     value *= p.factor;
     if (p.add) value += tern__element<double>(p.y, p.y_dtype, at);
     tern__element_set<double>(p.y, p.y_dtype, at, value);
 }
-static __device__ __forceinline__ void reduce_put(const problem &p, int64_t result, int64_t value)
+static __device__ __forceinline__ void put(const problem &p, int64_t result, int64_t value)
 {
     int64_t at = place(p.kept, p.kept.y, result);
     if (p.add) value += tern__element<int64_t>(p.y, p.y_dtype, at);
@@ -65,17 +65,17 @@ static __device__ __forceinline__ void reduce_put(const problem &p, int64_t resu
 
 /* Writes a result, or a piece's value for the second kernel. */
 template <class R>
-static __device__ __forceinline__ void reduce_leave(const problem &p, int piece, int64_t result, R value)
+static __device__ __forceinline__ void leave(const problem &p, int piece, int64_t result, R value)
 {
     if (p.partial)
         ((R *)p.partial)[piece * p.kept.count + result] = value;
     else
-        reduce_put(p, result, value);
+        put(p, result, value);
 }
 
 /* Sets this piece's elements [first, last), in units of `unit`. */
-static __device__ __forceinline__ void reduce_cut(const problem &p, int64_t unit, int piece, int64_t *first,
-                                                  int64_t *last)
+static __device__ __forceinline__ void cut(const problem &p, int64_t unit, int piece, int64_t *first,
+                                           int64_t *last)
 {
     int64_t units = (p.reduced.count + unit - 1) / unit, each = (units + p.pieces - 1) / p.pieces;
     *first = piece * each * unit;
@@ -143,7 +143,7 @@ template <class J, class R, int D> struct reduction {
             if (result < p.kept.count)
                 value = along(p, place(p.kept, p.kept.x, result), 0, p.reduced.count, lane, p.lanes);
             value = tern__warp_join<J>(value, p.lanes);
-            if (lane == 0 && result < p.kept.count) reduce_put(p, result, value);
+            if (lane == 0 && result < p.kept.count) put(p, result, value);
         }
     }
 
@@ -152,10 +152,10 @@ template <class J, class R, int D> struct reduction {
     {
         for (int64_t n = blockIdx.x; n < p.kept.count * p.pieces; n += gridDim.x) {
             int64_t result = n / p.pieces, first, last;
-            reduce_cut(p, 4, (int)(n % p.pieces), &first, &last);
+            cut(p, 4, (int)(n % p.pieces), &first, &last);
             R value = along(p, place(p.kept, p.kept.x, result), first, last, threadIdx.x, THREADS);
             value = tern__block_join<J>(value, none());
-            if (threadIdx.x == 0) reduce_leave(p, (int)(n % p.pieces), result, value);
+            if (threadIdx.x == 0) leave(p, (int)(n % p.pieces), result, value);
         }
     }
 
@@ -201,12 +201,11 @@ template <class J, class R, int D> struct reduction {
         for (int64_t n = blockIdx.x; n < strips * p.pieces; n += gridDim.x) {
             int64_t result = n % strips * width + threadIdx.x % p.lanes * (p.fours ? 4 : 1), first, last;
             R value[4] = {none(), none(), none(), none()};
-            reduce_cut(p, 1, (int)(n / strips), &first, &last);
+            cut(p, 1, (int)(n / strips), &first, &last);
             if (result < p.kept.count) down(p, result, first, last, value);
             join_rows(p, value);
             if ((int)threadIdx.x >= p.lanes || result >= p.kept.count) continue;
-            for (int e = 0; e < (p.fours ? 4 : 1); e++)
-                reduce_leave(p, (int)(n / strips), result + e, value[e]);
+            for (int e = 0; e < (p.fours ? 4 : 1); e++) leave(p, (int)(n / strips), result + e, value[e]);
         }
     }
 
@@ -217,7 +216,7 @@ template <class J, class R, int D> struct reduction {
         int64_t result = (int64_t)blockIdx.x * (THREADS / TERN__WARP) + threadIdx.x / TERN__WARP;
         for (; result < p.kept.count; result += step) {
             R value = tern__pieces_join<J>((const R *)p.partial + result, p.pieces, p.kept.count, none());
-            if (threadIdx.x % TERN__WARP == 0) reduce_put(p, result, value);
+            if (threadIdx.x % TERN__WARP == 0) put(p, result, value);
         }
     }
 };
@@ -272,7 +271,7 @@ static int64_t power_of_two(int64_t count, int64_t most)
 
 /* Whether four elements can be read at once: the innermost dimension is a multiple of four, and all
  * strides of the others keep the alignment. */
-static bool reduce_takes_fours(const problem *p, const walk *inner, const walk *other)
+static bool takes_fours(const problem *p, const walk *inner, const walk *other)
 {
     size_t bytes = tern_dtype_bytes((tern_dtype)p->x_dtype);
     if (bytes > 4 || bytes == 1 || !inner->ndim || inner->x[0] != 1 || inner->shape[0] % 4) return false;
@@ -282,9 +281,9 @@ static bool reduce_takes_fours(const problem *p, const walk *inner, const walk *
     return fours;
 }
 
-template <class J, class R, int D> static int reduce_start_rows(const tern__call *call, problem *p)
+template <class J, class R, int D> static int start_rows(const tern__call *call, problem *p)
 {
-    p->fours = reduce_takes_fours(p, &p->reduced, &p->kept);
+    p->fours = takes_fours(p, &p->reduced, &p->kept);
     if (p->reduced.count < MANY) {
         p->lanes = (int)power_of_two(p->fours ? p->reduced.count / 4 : p->reduced.count, TERN__WARP);
         dim3 grid = tern__cuda_grid(call, p->kept.count, THREADS / p->lanes, 1);
@@ -294,7 +293,7 @@ template <class J, class R, int D> static int reduce_start_rows(const tern__call
     return tern__cuda_launch(call, run_blocks<J, R, D>, grid, THREADS, 0, *p);
 }
 
-template <class J, class R, int D> static int reduce_start_columns(const tern__call *call, problem *p)
+template <class J, class R, int D> static int start_columns(const tern__call *call, problem *p)
 {
     int64_t width = p->lanes * (p->fours ? 4 : 1), strips = (p->kept.count + width - 1) / width;
     dim3 grid = tern__cuda_grid(call, strips * p->pieces, 1, 1);
@@ -304,7 +303,7 @@ template <class J, class R, int D> static int reduce_start_columns(const tern__c
 /* Threads of a row: as many as there are neighbouring results, but at least 32 if there are enough rows. */
 static void plan_columns(problem *p)
 {
-    p->fours = reduce_takes_fours(p, &p->kept, &p->reduced);
+    p->fours = takes_fours(p, &p->kept, &p->reduced);
     int64_t units = p->fours ? p->kept.count / 4 : p->kept.count;
     int64_t least = power_of_two(units, TERN__WARP), rows = power_of_two(p->reduced.count, THREADS / least);
     p->lanes = (int)(THREADS / rows);
@@ -321,8 +320,7 @@ static void plan_rows(problem *p)
                     : (int)TERN__MIN((int64_t)tern__sum_pieces(p->reduced.count, 4 * MANY), wanted);
 }
 
-template <class J, class R, int D>
-static int reduce_start(const tern__call *call, problem *p, bool is_columns)
+template <class J, class R, int D> static int start(const tern__call *call, problem *p, bool is_columns)
 {
     if (is_columns)
         plan_columns(p);
@@ -332,7 +330,7 @@ static int reduce_start(const tern__call *call, problem *p, bool is_columns)
         p->partial = tern__cuda_scratch(call, (size_t)(p->pieces * p->kept.count) * sizeof(R));
         if (!p->partial) return TERN_E_MEMORY;
     }
-    int status = is_columns ? reduce_start_columns<J, R, D>(call, p) : reduce_start_rows<J, R, D>(call, p);
+    int status = is_columns ? start_columns<J, R, D>(call, p) : start_rows<J, R, D>(call, p);
     if (!status && p->partial) {
         dim3 grid = tern__cuda_grid(call, p->kept.count, THREADS / TERN__WARP, 1);
         status = tern__cuda_launch(call, run_close<J, R>, grid, THREADS, 0, *p);
@@ -341,7 +339,7 @@ static int reduce_start(const tern__call *call, problem *p, bool is_columns)
     return status;
 }
 
-static bool reduce_problem_of(const tern__call *call, problem *p, bool *is_columns)
+static bool problem_of(const tern__call *call, problem *p, bool *is_columns)
 {
     const tern__view *views[] = {call->in[0], call->out[0]};
     tern__plan plan = tern__plan_of(views, 2);
@@ -376,10 +374,10 @@ static int start_sum(const tern__call *call, problem *p, bool is_columns)
 {
     p->factor = ((const tern__factor_attr *)call->attr)->factor;
     switch (p->x_dtype) {
-    case TERN_F32: return reduce_start<sum, double, TERN_F32>(call, p, is_columns);
-    case TERN_BF16: return reduce_start<sum, double, TERN_BF16>(call, p, is_columns);
-    case TERN_F16: return reduce_start<sum, double, TERN_F16>(call, p, is_columns);
-    default: return reduce_start<sum, double, -1>(call, p, is_columns);
+    case TERN_F32: return start<sum, double, TERN_F32>(call, p, is_columns);
+    case TERN_BF16: return start<sum, double, TERN_BF16>(call, p, is_columns);
+    case TERN_F16: return start<sum, double, TERN_F16>(call, p, is_columns);
+    default: return start<sum, double, -1>(call, p, is_columns);
     }
 }
 
@@ -387,12 +385,12 @@ template <class J> static int reduce(const tern__call *call)
 {
     problem p;
     bool is_columns;
-    if (!reduce_problem_of(call, &p, &is_columns)) return TERN_E_UNSUPPORTED;
+    if (!problem_of(call, &p, &is_columns)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->in[0]) == 0) is_columns = see_nothing(call, &p);
     if (p.kept.count == 0) return TERN_OK;
-    if (!tern__dtype_is_float(call->out[0]->dtype)) return reduce_start<J, int64_t, -1>(call, &p, is_columns);
+    if (!tern__dtype_is_float(call->out[0]->dtype)) return start<J, int64_t, -1>(call, &p, is_columns);
     if constexpr (J::IS_SUM) return start_sum(call, &p, is_columns);
-    return reduce_start<J, double, -1>(call, &p, is_columns);
+    return start<J, double, -1>(call, &p, is_columns);
 }
 
 int tern__cuda_sum(const tern__call *call)

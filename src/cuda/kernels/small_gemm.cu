@@ -178,8 +178,8 @@ static __device__ __forceinline__ void read_lines(float (&to)[S::COUNT][4], cons
 }
 
 template <class A, class B>
-static __device__ __forceinline__ void small_gemm_multiply(float (&sum)[HIGH][WIDE], const float *a_panel,
-                                                           const float *b_panel, int lane, int k)
+static __device__ __forceinline__ void multiply(float (&sum)[HIGH][WIDE], const float *a_panel,
+                                                const float *b_panel, int lane, int k)
 {
     float a[HIGH][4], b[WIDE][4];
     read_lines<A>(a, a_panel, lane_of_a(lane), k);
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const
         copy(c + count - 1);
 #pragma unroll
         for (int n = 0; n < SLICE; n += 4)
-            small_gemm_multiply<A, B>(sum, here + A::place(half * HALF, 0), here + A::SIZE, lane, slice + n);
+            multiply<A, B>(sum, here + A::place(half * HALF, 0), here + A::SIZE, lane, slice + n);
     }
 }
 
@@ -294,7 +294,7 @@ static __device__ __forceinline__ share add_parts(const share &own, int parts, i
     return s;
 }
 
-static __device__ __forceinline__ void small_gemm_put(const product &p, int row, int column, float value)
+static __device__ __forceinline__ void put(const product &p, int row, int column, float value)
 {
     if (column >= p.b.lines) return;
     float *y = p.y + (int64_t)row * p.y_step + column;
@@ -329,8 +329,7 @@ static __device__ __forceinline__ void put_share(const product &p, int row, int 
         if (!B::ALONG_K && p.fours)
             put_four(p, at, column + B::line(lane_of_b(lane), 0), s.of_row[i]);
         else
-            for (int j = 0; j < WIDE; j++)
-                small_gemm_put(p, at, column + B::line(lane_of_b(lane), j), four[j]);
+            for (int j = 0; j < WIDE; j++) put(p, at, column + B::line(lane_of_b(lane), j), four[j]);
     }
 }
 
@@ -484,8 +483,7 @@ static int lay_out(problem *all, int count, int cluster)
     return started;
 }
 
-template <bool GATED>
-static int small_gemm_start(const tern__call *call, int blocks, int cluster, const problem &all)
+template <bool GATED> static int start(const tern__call *call, int blocks, int cluster, const problem &all)
 {
     typedef stage<side<ROWS, 4, true>, side<COLUMNS, 8, true>, GATED> largest;
     size_t shared = largest::COUNT * largest::SIZE * sizeof(float);
@@ -503,6 +501,5 @@ int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, co
         cluster = TERN__MAX(cluster, all.of[i].parts);
     }
     int started = lay_out(&all, count, cluster);
-    return gate ? small_gemm_start<true>(call, started, cluster, all)
-                : small_gemm_start<false>(call, started, cluster, all);
+    return gate ? start<true>(call, started, cluster, all) : start<false>(call, started, cluster, all);
 }

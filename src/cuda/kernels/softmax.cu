@@ -14,8 +14,7 @@ typedef struct problem {
 } problem;
 } // namespace
 
-template <int G, class S>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) softmax_forward(problem p)
+template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
@@ -28,8 +27,8 @@ static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) softmax_forward(p
 
 /* Adds a stretch of dy and y to the sums of their lines. */
 template <int G, class S>
-static __device__ __forceinline__ void softmax_take(const S &dy, const S &y, int i, int size, bool is_log,
-                                                    double (&sums)[S::LINES])
+static __device__ __forceinline__ void take(const S &dy, const S &y, int i, int size, bool is_log,
+                                            double (&sums)[S::LINES])
 {
     typename S::R sum[S::LINES] = {};
 #pragma unroll
@@ -57,7 +56,7 @@ static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t 
     for (; next < size; next += pace) {
         dy.template read<G>(p.a, dy_from, next, size);
         if (!p.is_log || next + pace >= size) y.template read<G>(p.b, y_from, next, size);
-        softmax_take<G>(dy, y, next, size, p.is_log, sums);
+        take<G>(dy, y, next, size, p.is_log, sums);
     }
 #pragma unroll
     for (int k = 0; k < S::LINES; k++) all[k] = (R)tern__group_sum<G>(sums[k]);
@@ -81,8 +80,7 @@ static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t 
     }
 }
 
-template <int G, class S>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) softmax_gradient(problem p)
+template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) gradient(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
@@ -135,7 +133,7 @@ static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) gr
 
 /* ---- launching ---- */
 
-static bool softmax_problem_of(const tern__call *call, bool is_log, problem *p)
+static bool problem_of(const tern__call *call, bool is_log, problem *p)
 {
     int64_t dim = ((const tern__dim_attr *)call->attr)->dim;
     *p = {};
@@ -154,18 +152,16 @@ static bool is_one_dtype(const tern__call *call)
     return call->in[0]->dtype == like->dtype && (!call->in[1] || call->in[1]->dtype == like->dtype);
 }
 
-template <int DTYPE, int N>
-static int softmax_start_forward(const tern__call *call, const problem &p, int group)
+template <int DTYPE, int N> static int start_forward(const tern__call *call, const problem &p, int group)
 {
     typedef tern__stretch<DTYPE, N> S;
-    return TERN__GROUPS_OF(call, p.lines, group, softmax_forward, S, p);
+    return TERN__GROUPS_OF(call, p.lines, group, forward, S, p);
 }
 
-template <int DTYPE, int N>
-static int softmax_start_gradient(const tern__call *call, const problem &p, int group)
+template <int DTYPE, int N> static int start_gradient(const tern__call *call, const problem &p, int group)
 {
     typedef tern__stretch<DTYPE, N> S;
-    return TERN__GROUPS_OF(call, p.lines, group, softmax_gradient, S, p);
+    return TERN__GROUPS_OF(call, p.lines, group, gradient, S, p);
 }
 
 template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, const problem &p, bool back)
@@ -173,12 +169,12 @@ template <int DTYPE, int N> static int start_side_by_side(const tern__call *call
     typedef tern__stretch<DTYPE, N, N> S;
     typedef tern__whole_lines<DTYPE> W;
     if (!back && p.lines.size > S::PIECES && p.lines.size <= W::PIECES)
-        return TERN__SIDES_OF(call, p.lines, softmax_forward, W, p);
-    return back ? TERN__SIDES_OF(call, p.lines, softmax_gradient, S, p)
-                : TERN__SIDES_OF(call, p.lines, softmax_forward, S, p);
+        return TERN__SIDES_OF(call, p.lines, forward, W, p);
+    return back ? TERN__SIDES_OF(call, p.lines, gradient, S, p)
+                : TERN__SIDES_OF(call, p.lines, forward, S, p);
 }
 
-template <int DTYPE, int> static int softmax_start_rows(const tern__call *call, problem p, bool back)
+template <int DTYPE, int> static int start_rows(const tern__call *call, problem p, bool back)
 {
     p.rows = tern__rows_of(&p.lines);
     return tern__cuda_launch(call, back ? gradient_rows<DTYPE> : forward_rows<DTYPE>,
@@ -192,10 +188,10 @@ static bool are(const problem &p, bool fit(const tern__lined *, const tern__line
     return fit(&p.a, &p.lines) && (!p.b.data || fit(&p.b, &p.lines)) && fit(&p.out, &p.lines);
 }
 
-static int softmax_start(const tern__call *call, bool is_log, bool is_gradient)
+static int start(const tern__call *call, bool is_log, bool is_gradient)
 {
     problem p;
-    if (!is_one_dtype(call) || !softmax_problem_of(call, is_log, &p)) return TERN_E_UNSUPPORTED;
+    if (!is_one_dtype(call) || !problem_of(call, is_log, &p)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->out[0]) == 0) return TERN_OK;
     int group = tern__group_size(&p.lines, &p.a), dtype = p.a.dtype;
     bool bunched = tern__lined_alike(&p.a, &p.out, &p.lines) &&
@@ -203,27 +199,27 @@ static int softmax_start(const tern__call *call, bool is_log, bool is_gradient)
     if (are(p, tern__lined_side_by_side))
         TERN__BUNCHED(dtype, true, start_side_by_side, call, p, is_gradient);
     if (tern__rows_short(&p.lines, 1 + is_gradient, dtype) && are(p, tern__lined_rows))
-        TERN__BUNCHED(dtype, false, softmax_start_rows, call, p, is_gradient);
-    if (is_gradient) TERN__BUNCHED(dtype, bunched, softmax_start_gradient, call, p, group);
-    TERN__BUNCHED(dtype, bunched, softmax_start_forward, call, p, group);
+        TERN__BUNCHED(dtype, false, start_rows, call, p, is_gradient);
+    if (is_gradient) TERN__BUNCHED(dtype, bunched, start_gradient, call, p, group);
+    TERN__BUNCHED(dtype, bunched, start_forward, call, p, group);
 }
 
 int tern__cuda_softmax(const tern__call *call)
 {
-    return softmax_start(call, false, false);
+    return start(call, false, false);
 }
 
 int tern__cuda_softmax_grad(const tern__call *call)
 {
-    return softmax_start(call, false, true);
+    return start(call, false, true);
 }
 
 int tern__cuda_log_softmax(const tern__call *call)
 {
-    return softmax_start(call, true, false);
+    return start(call, true, false);
 }
 
 int tern__cuda_log_softmax_grad(const tern__call *call)
 {
-    return softmax_start(call, true, true);
+    return start(call, true, true);
 }

@@ -24,7 +24,7 @@ typedef struct problem {
 } problem;
 } // namespace
 
-static __device__ __forceinline__ void unscale_put(const problem &p, double bad)
+static __device__ __forceinline__ void put(const problem &p, double bad)
 {
     *p.bad = bad + (p.add ? *p.bad : 0);
 }
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int change(double factor, bool drop, double *v
     return bad;
 }
 
-static __global__ void unscale_run(problem p)
+static __global__ void run(problem p)
 {
     tern__kernel_begin();
     int bad = 0;
@@ -71,14 +71,14 @@ static __global__ void unscale_run(problem p)
     if (p.pieces > 1)
         p.partial[blockIdx.x] = all;
     else
-        unscale_put(p, all);
+        put(p, all);
 }
 
-static __global__ void unscale_close(problem p)
+static __global__ void close(problem p)
 {
     tern__kernel_begin();
     double bad = tern__pieces_join<tern__add>(p.partial, p.pieces, 1, 0.0);
-    if (threadIdx.x == 0) unscale_put(p, bad);
+    if (threadIdx.x == 0) put(p, bad);
 }
 
 static bool is_aligned(const tern__view *view)
@@ -86,7 +86,7 @@ static bool is_aligned(const tern__view *view)
     return !view || tern__fours_fit(view->data, view->dtype);
 }
 
-static const double *unscale_number_of(const tern__view *view)
+static const double *number_of(const tern__view *view)
 {
     return view ? (const double *)view->data : nullptr;
 }
@@ -103,16 +103,16 @@ int tern__cuda_unscale(const tern__call *call)
     p.count = tern__view_count(g);
     p.factor = ((const tern__unscale_attr *)call->attr)->factor;
     p.bad = call->out[1] ? (double *)call->out[1]->data : nullptr;
-    p.by = unscale_number_of(call->in[TERN__UNSCALE_FACTOR]);
-    p.drop = unscale_number_of(call->in[TERN__UNSCALE_DROP]);
+    p.by = number_of(call->in[TERN__UNSCALE_FACTOR]);
+    p.drop = number_of(call->in[TERN__UNSCALE_DROP]);
     p.add = call->add[1];
     p.fours = is_aligned(g) && is_aligned(out);
     p.pieces = tern__sum_pieces(p.count, LEAST);
     if (p.pieces > 1 && p.bad)
         p.partial = (double *)tern__cuda_scratch(call, (size_t)p.pieces * sizeof(double));
     if (p.pieces > 1 && p.bad && !p.partial) return TERN_E_MEMORY;
-    int status = tern__cuda_launch(call, unscale_run, p.pieces, THREADS, 0, p);
-    if (!status && p.partial) status = tern__cuda_launch(call, unscale_close, 1, TERN__WARP, 0, p);
+    int status = tern__cuda_launch(call, run, p.pieces, THREADS, 0, p);
+    if (!status && p.partial) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, p);
     tern__cuda_scratch_free(call, p.partial);
     return status;
 }

@@ -123,7 +123,7 @@ static int backward_each(const tern__attention *a, int threads)
 }
 
 /* Sums of the mask's gradient, in the type in which is computed. */
-static int dmask_begin(tern__attention *a)
+static int mask_grad_open(tern__attention *a)
 {
     const tern__view *dmask = a->call->out[3];
     if (!dmask) return TERN_OK;
@@ -135,7 +135,7 @@ static int dmask_begin(tern__attention *a)
     return TERN_OK;
 }
 
-static int dmask_end(const tern__attention *a)
+static int mask_grad_close(const tern__attention *a)
 {
     const tern__view *dmask = a->call->out[3];
     if (!dmask || tern__own_count(dmask) == 0) return TERN_OK;
@@ -168,9 +168,9 @@ int tern__cpu_attention_grad(const tern__call *call)
                                 call->in[5], call->out[0], call->out[1], call->out[2]};
     for (size_t i = 0; i < TERN__COUNT(rows); i++)
         if (!attention_is_in_rows(&a, rows[i])) return TERN_E_UNSUPPORTED;
-    int status = dmask_begin(&a);
+    int status = mask_grad_open(&a);
     if (status) return status;
     int threads = dmask_is_shared(&a) ? 1 : attention_threads(&a, a.n.batch * a.n.heads * a.blocks);
     status = backward_each(&a, threads);
-    return status ? status : dmask_end(&a);
+    return status ? status : mask_grad_close(&a);
 }
