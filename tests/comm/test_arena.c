@@ -454,15 +454,12 @@ static int full_body(int rank, const tern__bootstrap *boot, void *arg)
     float *x = calloc(COUNT, sizeof(float)),
           *shared = tern_group_mem_alloc(group, COUNT * sizeof(float), &err);
     RANK_CHECK_OK(rank, err);
-    tern_all_reduce(group, x, COUNT, TERN_F32, TERN_SUM,
-                    &err); /* the ring has all of its pages from now on */
-    RANK_CHECK_OK(rank, err);
     group->arena->bytes = group->arena->blocks[0].pages;
     RANK_CHECK(rank, !tern_group_mem_alloc(group, 1, &err) && err.code == TERN_E_MEMORY);
     err = (tern_error){0};
-    tern_barrier(group, &err);
-    size_t before = memfd_bytes();
-    for (int i = 0; i < 8; i++) {
+    size_t before = 0;
+    for (int i = 0; i < 16; i++) {
+        if (i == 8) before = memfd_bytes(); /* the ring has the pages that it needs from now on */
         float *data = rank == 0 && i % 2 ? shared : x;
         for (int j = 0; j < COUNT; j += 1000) data[j] = (float)(rank + i);
         tern_all_reduce(group, data, COUNT - (size_t)i * 1000, TERN_F32, TERN_MAX, &err);

@@ -267,7 +267,7 @@ static int come_late(int rank, const tern__bootstrap *boot, void *arg)
     own.is_placed = b->victim; /* by a launcher, on one host */
     own.local_world = own.world;
     tern_log_set(keep_warning, b);
-    opts.connect_timeout_s = 2; /* the warning comes after half of it */
+    opts.connect_timeout_s = 3; /* the warning comes after half of it */
     if (b->mode >> rank & 1) await_count(&b->events, 1);
     tern_group *group = tern__group_open_boot(&own, &opts, &err);
     RANK_CHECK_OK(rank, err);

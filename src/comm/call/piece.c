@@ -1,6 +1,7 @@
 /* piece.c - a piece of a work: copied into the ring, posted, and copied out. */
 #include "comm/call/piece.h"
 
+#include "base/pages.h"
 #include "device/memory.h"
 
 #include <string.h>
@@ -225,7 +226,7 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
     const tern__bootstrap *boot = &staging->group->boot;
     const tern_work *work = piece->work;
     tern__counts *place = (tern__counts *)piece->at;
-    uint64_t each = sizeof(tern__counts) / tern_dtype_bytes(work->post.dtype), most = 0;
+    uint64_t each = piece->extent.count / (uint64_t)boot->world, most = 0;
     for (int rank = 0; rank < boot->world; rank++)
         if (rank != boot->rank) most = TERN__MAX(most, work->gives[rank].count);
     for (int rank = 0; rank < boot->world; rank++) {
@@ -235,17 +236,14 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
         piece->gives[rank] = (tern__move){NULL, (uint64_t)rank * each, count};
         piece->takes[rank] = (tern__move){&staging->counts[rank], (uint64_t)boot->rank * each, count};
     }
-    piece->extent.count = (uint64_t)boot->world * each;
 }
 
-/* Where the memory is, the ranks say by a post that touches none: a rank whose memory is in the arena is
- * idle in it. */
-static void plan_question(const tern__staging *staging, tern__piece *piece)
+/* Returns the elements of a question. Where the memory is, the ranks say by a post that touches none: a rank whose
+ * memory is in the arena is idle in it. */
+static uint64_t question_count(const tern__staging *staging, const tern_work *work)
 {
-    if (piece->work->gives)
-        plan_counts(staging, piece);
-    else
-        piece->extent.count = 0;
+    uint64_t each = sizeof(tern__counts) / tern_dtype_bytes(work->post.dtype);
+    return work->gives ? (uint64_t)staging->group->boot.world * each : 0;
 }
 
 /* ---- a piece ---- */
@@ -288,18 +286,45 @@ static void plan_piece(tern__staging *staging, tern__piece *piece, tern_work *wo
         (tern__extent){.window = staging->window,
                        .offset = (uint64_t)(piece->at - staging->ring),
                        .count = piece->count * tern__staging_parts(staging->group, work->post.kind)};
-    if (!work->is_undecided) find_own(staging, piece);
+    if (work->is_undecided)
+        piece->extent.count = question_count(staging, work);
+    else
+        find_own(staging, piece);
+}
+
+/* Gives a place pages for `bytes`; at least twice as many as before, so that growing calls do it seldom. */
+static int place_fill(tern__staging *staging, int place, size_t bytes, tern_error *err)
+{
+    const size_t fewest = 64 << 10;
+    const tern_group *group = staging->group;
+    size_t before = staging->filled[place], wish = TERN__MAX(TERN__MAX(2 * before, fewest), bytes);
+    size_t after = TERN__MIN(tern__align_up(wish, tern__page_bytes()), staging->place_bytes);
+    if (bytes <= before) return TERN_OK;
+    int status = group->backend->window_commit(group->state, staging->window,
+                                               (size_t)place * staging->place_bytes + before, after - before,
+                                               true, err);
+    if (!status) staging->filled[place] = after;
+    return status;
+}
+
+/* Returns the bytes of its place that a piece uses: for its data, or the table of a list whose data is elsewhere. */
+static size_t piece_bytes(const tern__piece *piece)
+{
+    const tern_work *work = piece->work;
+    if (work->extents) return (size_t)work->extent_count * sizeof(tern__extent);
+    return is_in_own(piece) ? 0 : piece->extent.count * tern_dtype_bytes(work->post.dtype);
 }
 
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
-    int status = TERN_OK;
     plan_piece(staging, piece, work);
-    if (work->is_undecided)
-        plan_question(staging, piece);
-    else if (tern__kind_is_move(work->post.kind))
+    int status = place_fill(staging, place_number(staging, piece), piece_bytes(piece), err);
+    if (status) return status;
+    if (work->is_undecided && work->gives)
+        plan_counts(staging, piece);
+    else if (!work->is_undecided && tern__kind_is_move(work->post.kind))
         status = plan_moves(staging, piece, err);
-    else if (!work->extents && !is_in_own(piece))
+    else if (!work->is_undecided && !work->extents && !is_in_own(piece))
         status = copy_in(staging, piece, err);
     if (status || !work->is_away) return status;
     return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
@@ -380,11 +405,15 @@ static int find_span(tern__ring_copies *copies, const void *data, tern_error *er
 int tern__work_depart(tern__staging *staging, tern_work *work, tern_error *err)
 {
     bool is_read_only = tern__kind_is_move(work->post.kind) || work->post.kind == TERN__REDUCE_SCATTER;
+    int status = TERN_OK;
     work->is_away = tern__memory_any() && each_buffer(staging, work, find_span, err);
     if (work->is_away && work->extents && is_read_only)
         return tern__error_set(err, work->func, TERN_E_UNSUPPORTED,
                                "in is memory of tern_group_mem_alloc, but out is on a device");
-    return work->is_away ? each_buffer(staging, work, tern__ring_copy_begin, err) : TERN_OK;
+    /* The ring is pinned as a whole. */
+    for (int i = 0; work->is_away && i < TERN__FLIGHTS && !status; i++)
+        status = place_fill(staging, i, staging->place_bytes, err);
+    return work->is_away && !status ? each_buffer(staging, work, tern__ring_copy_begin, err) : status;
 }
 
 int tern__work_return(tern__staging *staging, const tern_work *work, tern_error *err)

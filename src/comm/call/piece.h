@@ -27,8 +27,9 @@ struct tern__staging {
     tern_group *group;
     uint32_t window;
     char *ring;
-    size_t place_bytes;       /* size of a place */
-    tern__ring_copies copies; /* the devices whose memory crosses the ring */
+    size_t place_bytes;           /* size of a place, in a multiple of the page size */
+    size_t filled[TERN__FLIGHTS]; /* bytes of each place that have pages */
+    tern__ring_copies copies;     /* the devices whose memory crosses the ring */
     tern__piece pieces[TERN__FLIGHTS];
     uint64_t loaded, started, landed; /* pieces so far: in the ring, posted, and done */
     uint64_t calls;

@@ -86,10 +86,10 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
     if (post->is_placed && post->extent_count) own = *post->extents;
     if (post->has_table) own = (tern__extent){.window = post->table_window, .offset = post->table_offset};
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
-    *desc = (tern__desc){.kind = (uint16_t)post->kind,
-                         .label = post->label.kind ? (uint16_t)post->label.kind->id : 0,
-                         .dtype = (uint16_t)post->dtype,
-                         .op = (uint16_t)post->op,
+    *desc = (tern__desc){.kind = (uint8_t)post->kind,
+                         .label = post->label.kind ? (uint8_t)post->label.kind->id : 0,
+                         .dtype = (uint8_t)post->dtype,
+                         .op = (uint8_t)post->op,
                          .root = (uint32_t)post->root,
                          .user = post->label.user,
                          .part = post->label.part,

@@ -1,7 +1,7 @@
 /* meeting.c - the order of works: who has come, and when a work is done.
  *
- * A rank posts a work by writing its descriptor into the work's slot and then setting its `posted` word to
- * the work's number. Once all ranks have posted it, all compare the descriptors, and the mover does its
+ * A rank posts a work by writing its descriptor into the work's slot, and last the work's number to the
+ * descriptor and to its `posted` word. Once all ranks have posted it, all compare the descriptors, and the mover does its
  * part: any rank that calls in. When the mover says that the work is done, a rank advances its `retired`
  * word, and the buffers are its own again.
  *
@@ -33,6 +33,12 @@ static int meeting_run(tern__meeting *m, uint64_t seq, tern_error *err)
     return TERN_OK;
 }
 
+static void meeting_meet(tern__meeting *m)
+{
+    m->met++;
+    m->met_next = 0;
+}
+
 static bool meeting_is_done(const tern__meeting *m, uint64_t seq)
 {
     return !m->mover || m->mover->is_done(m->mover_of, seq);
@@ -54,7 +60,7 @@ static void meeting_retire(tern__meeting *m)
  * too, unless its caller knows of the failure and may have freed the memory. Touches no other data. */
 static void meeting_settle(tern__meeting *m)
 {
-    for (; m->met < m->all_posted; m->met++) {
+    for (uint64_t all = tern__meeting_all_posted(m); m->met < all; meeting_meet(m)) {
         uint64_t next = m->met + 1;
         bool is_carried = m->mover && m->mover->is_carried(m->mover_of, next);
         if (is_carried && m->of->group->root->error.code) return;
@@ -63,19 +69,28 @@ static void meeting_settle(tern__meeting *m)
     }
 }
 
+/* True if all ranks have posted the work after the last one met. Each descriptor is looked at until it is posted,
+ * and not again. */
+static bool meeting_has_next(tern__meeting *m)
+{
+    const tern__desc *desc = tern__meeting_desc(m, m->met + 1);
+    while (m->met_next < m->of->world && atomic_load(&desc[m->met_next].posted) == (uint32_t)(m->met + 1))
+        m->met_next++;
+    return m->met_next == m->of->world;
+}
+
 /* `inside` tells a peer that closes after a failure that its memory is still in use. It is stored before
  * the check for that failure, so either this rank sees the failure or the peer sees `inside`. */
 int tern__meeting_progress(tern__meeting *m, tern_error *err)
 {
     int status = TERN_OK;
-    uint64_t all = tern__meeting_all_posted(m);
-    if (m->met < all) {
+    if (meeting_has_next(m)) {
         tern__word *inside = &m->inside[m->of->rank];
         atomic_store(&inside->value, m->met + 1);
         status = tern__failure_check(m->of->group, err);
-        while (!status && m->met < all) {
+        while (!status && meeting_has_next(m)) {
             status = meeting_run(m, m->met + 1, err);
-            m->met += !status;
+            if (!status) meeting_meet(m);
             tern__shm_act(m->of->shm);
         }
         atomic_store_explicit(&inside->value, 0, memory_order_release);
@@ -233,7 +248,8 @@ int tern__meeting_post(tern__meeting *m, const tern__post *post, uint64_t *seq, 
     tern__tally_say(m, next, post, &desc);
     if (m->mover) m->mover->begin(m->mover_of, next);
     if (!group->whole) tern__desc_say(group->control, &desc, next, m->of->where);
-    atomic_store(&m->posted[m->of->rank].value, next);
+    atomic_store_explicit(&m->posted[m->of->rank].value, next, memory_order_release);
+    atomic_store(&tern__meeting_desc(m, next)[m->of->rank].posted, (uint32_t)next);
     tern__shm_act(m->of->shm);
     if (tern__shm_has_sleepers(m->of->shm) && tern__meeting_all_posted(m) == next) tern__shm_wake(m->of->shm);
     return m->of->world == 1 ? tern__meeting_progress(m, err) : TERN_OK;

@@ -11,7 +11,10 @@
  *     noted[p]                   written by rank r alone: tagged (number, detail), see tern__meeting_note
  *     slot[seq mod K]: desc[p]   written by rank r alone
  *                      part[p]   written by rank r alone, read only if its desc says TERN__WEIGHTED
- *                      the mover's words */
+ *                      the mover's words
+ *
+ * A rank that waits for a work looks at the descriptors alone, so that what it waits for and what it compares
+ * come with one cache line. */
 #ifndef TERN_SRC_COMM_MEET_MEETING_H
 #define TERN_SRC_COMM_MEET_MEETING_H
 
@@ -20,19 +23,23 @@
 
 enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8, TERN__PLACED = 16 };
 
-/* What a rank says about its work. Descriptors are compared byte by byte, so every byte is written. The last
- * two fields are where the extents are. They are not compared of a work that is placed: there each rank says
- * where its own extent is. */
+/* What a rank says about its work. The fields up to `flags` are compared byte by byte, so every byte is written.
+ * The last ones but `posted` are where the extents are. They are not compared of a work that is placed: there
+ * each rank says where its own extent is, or carries its data here. */
 typedef struct tern__desc {
     _Alignas(TERN__LINE) uint64_t number;
     uint64_t count; /* elements in the extents */
     uint64_t total; /* elements of the whole call, of which this may be a piece */
-    uint16_t kind;
-    uint16_t label; /* the id of its kind; 0: none */
-    uint16_t dtype, op;
+    uint8_t kind;
+    uint8_t label; /* the id of its kind; 0: none */
+    uint8_t dtype, op;
     uint32_t root, user, part, detail, flags;
     uint32_t window;
-    uint64_t place; /* the offset, or that of the table; if it is not placed, a digest of all extents */
+    _Atomic uint32_t posted; /* the low bits of the work's number, once all else is written */
+    union {
+        uint64_t place; /* the offset, or that of the table; if it is not placed, a digest of all extents */
+        char carried[sizeof(uint64_t)];
+    };
 } tern__desc;
 
 _Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");
@@ -105,6 +112,7 @@ struct tern__meeting {
 
     uint64_t own_posted, own_retired;
     uint64_t met;        /* the last work in which all have met, and which this rank has run */
+    int met_next;        /* the ranks below this one have posted the work after it */
     uint64_t all_posted; /* min(posted) when last read; posted_last: the rank that had it */
     uint64_t all_retired;
     int posted_last, retired_last;

@@ -4,6 +4,8 @@
 #include "comm/meet/failure.h"
 #include "comm/meet/meeting.h"
 
+#include <string.h>
+
 /* ---- the slowest rank ---- */
 
 /* Returns min(words). While the slowest rank's word is unchanged, the other words need not be read. */
@@ -43,7 +45,9 @@ void tern__tally_say(tern__meeting *m, uint64_t seq, const tern__post *post, con
     work->tally = (tern__tally){.shadow = nobody, .shares = world};
     work->is_weighted = work->is_moot = false;
     work->source = post->root;
-    tern__meeting_desc(m, seq)[rank] = *desc;
+    tern__desc *own = &tern__meeting_desc(m, seq)[rank];
+    memcpy(own, desc, offsetof(tern__desc, posted)); /* the peers are looking at `posted` */
+    own->place = desc->place;
     if (!post->terms.weighted) return;
     tern__mean_part *part = &tern__meeting_part(m, seq)[rank];
     part->weight = post->terms.weight;

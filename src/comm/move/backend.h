@@ -60,10 +60,9 @@ typedef struct tern__window_opts {
      * on each rank: only their counts are compared; in an all_gather or a reduce_scatter each holds all
      * ranks' parts. */
     void *base;
-    size_t bytes; /* window_open sets the size of a sparse window */
-    /* New memory, as address space: as much as the machine has memory to fill, and without pages until they
-     * are committed. Works in it are placed: every rank says where its extent is. */
-    bool is_sparse;
+    size_t
+        bytes; /* 0, of a sparse window: as much as the machine has memory to fill, which window_open sets */
+    bool is_sparse; /* new memory, as address space: without pages until they are committed */
 } tern__window_opts;
 
 typedef struct tern__channel_opts {

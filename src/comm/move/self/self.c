@@ -91,7 +91,7 @@ static int self_window_open(void *state, tern__window_opts *opts, uint32_t *numb
         *number = (uint32_t)(same - of->windows);
         return TERN_OK;
     }
-    if (opts->is_sparse) opts->bytes = tern__segment_sparse_bytes(1);
+    if (opts->is_sparse && !opts->bytes) opts->bytes = tern__segment_sparse_bytes(1);
     window w = {.base = opts->base, .bytes = opts->bytes, .is_own = !opts->base, .sparse_fd = -1};
     if (!w.base) status = tern__segment_create_alone(&w.base, w.bytes, opts->is_sparse, &w.sparse_fd, err);
     if (status) return status;

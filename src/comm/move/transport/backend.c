@@ -136,12 +136,13 @@ static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
     return status;
 }
 
-/* The hosts may have different amounts of memory, and so sparse windows of different sizes. */
+/* The hosts may have different amounts of memory, and so sparse windows of different sizes where none is
+ * given. */
 static int hosts_window_open(void *state, tern__window_opts *opts, uint32_t *window, tern_error *err)
 {
     tern__hosts *hosts = state;
     const tern_group *here = &hosts->here;
-    int status = agree_on_size(hosts, opts->is_sparse ? 0 : opts->bytes, err);
+    int status = agree_on_size(hosts, opts->bytes, err);
     return status ? status : here->backend->window_open(here->state, opts, window, err);
 }
 

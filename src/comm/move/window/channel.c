@@ -14,7 +14,7 @@
  * and the memory of a rank is touched by itself alone.
  *
  * A work's words in shared memory are claim[world] and `done`, tagged (seq, n): a word with another seq
- * reads as n = 0. Behind them is carried[world]. */
+ * reads as n = 0. Behind them is carried[world], for works whose data does not fit the descriptors. */
 #include "comm/move/window/mailbox.h"
 
 /* ---- claiming chunks ---- */
@@ -29,9 +29,15 @@ static tern__word *done_of(const tern__channel *channel, uint64_t seq)
     return claims_of(channel, seq) + channel->windows->ranks.world;
 }
 
-static tern__carried *carried_of(const tern__channel *channel, uint64_t seq)
+/* Returns where `rank` has its data of a work that is carried: in its descriptor, if it fits there beside what is
+ * compared. */
+static char *carried_of(const tern__channel *channel, uint64_t seq, int rank)
 {
-    return (tern__carried *)(done_of(channel, seq) + 1);
+    const tern__met *work = tern__meeting_work(channel->meeting, seq);
+    tern__desc *desc = &tern__meeting_desc(channel->meeting, seq)[rank];
+    bool fits = work->count * tern_dtype_bytes(work->post.dtype) <= sizeof(desc->carried);
+    return work->post.is_placed && fits ? desc->carried
+                                        : ((tern__carried *)(done_of(channel, seq) + 1))[rank].data;
 }
 
 static bool claim_chunk(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
@@ -73,7 +79,7 @@ static void cut_work(void *of, uint64_t seq)
     tern__cut *cut = tern__channel_cut(channel, seq);
     tern__cut_make(cut, work, channel->windows->ranks.world);
     if (cut->is_carried)
-        tern__carried_write(channel, work, &carried_of(channel, seq)[channel->windows->ranks.rank]);
+        tern__carried_write(channel, work, carried_of(channel, seq, channel->windows->ranks.rank));
 }
 
 static bool run_work(void *of, uint64_t seq)
@@ -81,8 +87,8 @@ static bool run_work(void *of, uint64_t seq)
     tern__channel *channel = of;
     const tern__cut *cut = tern__channel_cut(channel, seq);
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    if (cut->is_carried)
-        tern__carried_run(channel, tern__meeting_work(channel->meeting, seq), carried_of(channel, seq));
+    for (int r = 0; cut->is_carried && r < world; r++) channel->at[r] = carried_of(channel, seq, r);
+    if (cut->is_carried) tern__carried_run(channel, tern__meeting_work(channel->meeting, seq));
     if (!cut->chunks) return cut->is_carried;
     for (int i = 0; i < (cut->is_own ? 1 : world); i++) run_slice(channel, seq, (rank + i) % world);
     return true;

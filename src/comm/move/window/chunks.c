@@ -77,32 +77,31 @@ static char *carried_place(const tern__channel *channel, const tern__met *work)
     return windows->list[own->window]->bases[windows->ranks.rank] + own->offset;
 }
 
-void tern__carried_write(const tern__channel *channel, const tern__met *work, tern__carried *own)
+void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own)
 {
-    memcpy(own->data, carried_place(channel, work), work->count * tern_dtype_bytes(work->post.dtype));
+    memcpy(own, carried_place(channel, work), work->count * tern_dtype_bytes(work->post.dtype));
 }
 
-void tern__carried_run(const tern__channel *channel, const tern__met *work, tern__carried *all)
+void tern__carried_run(const tern__channel *channel, const tern__met *work)
 {
     const tern__post *post = &work->post;
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
     uint64_t each = work->count / (uint64_t)world;
     size_t bytes = work->count * tern_dtype_bytes(post->dtype), part = bytes / (size_t)world;
-    char *to = carried_place(channel, work);
-    for (int r = 0; r < world; r++) channel->at[r] = all[r].data;
+    char *to = carried_place(channel, work), **all = channel->at;
     switch (post->kind) {
     case TERN__REDUCE:
         if (rank != post->root) break;
         /* fall through */
     case TERN__ALL_REDUCE: reduce_chunk(channel, work, &to, 1, work->count); break;
     case TERN__BROADCAST:
-        if (work->source >= 0) memcpy(to, all[work->source].data, bytes);
+        if (work->source >= 0) memcpy(to, all[work->source], bytes);
         break;
     case TERN__ALL_GATHER:
-        for (int r = 0; r < world; r++) memcpy(to + (size_t)r * part, all[r].data + (size_t)r * part, part);
+        for (int r = 0; r < world; r++) memcpy(to + (size_t)r * part, all[r] + (size_t)r * part, part);
         break;
     case TERN__REDUCE_SCATTER:
-        for (int r = 0; r < world; r++) channel->at[r] += (size_t)rank * part;
+        for (int r = 0; r < world; r++) all[r] += (size_t)rank * part;
         to += (size_t)rank * part;
         reduce_chunk(channel, work, &to, 1, each);
         break;

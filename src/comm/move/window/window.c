@@ -88,7 +88,7 @@ static int share_pages(tern__window_state *windows, const tern__window_opts *opt
 int tern__window_open(void *state, tern__window_opts *opts, uint32_t *number, tern_error *err)
 {
     tern__window_state *windows = state;
-    if (opts->is_sparse) opts->bytes = tern__segment_sparse_bytes(windows->ranks.world);
+    if (opts->is_sparse && !opts->bytes) opts->bytes = tern__segment_sparse_bytes(windows->ranks.world);
     if (!opts->bytes || (opts->base && opts->bytes != tern__segment_mapped(opts->bytes)))
         return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
                                opts->bytes, opts->base ? "whole pages" : "at least 1");

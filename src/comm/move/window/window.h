@@ -79,9 +79,9 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world);
 /* Returns the number of chunks in the slice of `rank`. */
 uint64_t tern__cut_chunks(const tern__cut *cut, const tern__met *work, int rank);
 /* Copies this rank's data of a carried work to its post. */
-void tern__carried_write(const tern__channel *channel, const tern__met *work, tern__carried *own);
-/* Computes this rank's result of a carried work. `all`: [world]. */
-void tern__carried_run(const tern__channel *channel, const tern__met *work, tern__carried *all);
+void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own);
+/* Computes this rank's result of a carried work from all ranks' data at channel->at. */
+void tern__carried_run(const tern__channel *channel, const tern__met *work);
 /* Does one chunk of the slice of `owner`. */
 void tern__chunk_run(tern__channel *channel, uint64_t seq, int owner, uint64_t chunk);
 
