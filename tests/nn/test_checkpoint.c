@@ -890,6 +890,44 @@ static void layers_of_models(void **state)
     assert_int_equal(tern_module_checkpoint_set(NULL, "gpt2_block", true), 0);
 }
 
+/* The memory of a step of GPT-2 with checkpointed blocks on a context of `tokens`. */
+static size_t bytes_of_context(int64_t tokens)
+{
+    tern_error err = {0};
+    tern_gpt2_opts o = tern_gpt2_defaults();
+    static const int64_t ids[4096];
+    o.vocab_size = VOCABULARY;
+    o.n_positions = tokens;
+    o.n_embd = WIDTH;
+    o.n_layer = 2;
+    o.n_head = 1;
+    o.attn_pdrop = 0;
+    tern_rng *rng = tern_rng_new(2, &err);
+    tern_device *device = tern_device_open("cpu", &err);
+    tern_scope *s = tern_scope_new(device, NULL, &err);
+    tern_module *model = tern_gpt2_new(&o, rng, &err);
+    assert_int_equal(tern_module_checkpoint_set(model, "gpt2_block", true), 2);
+    tern_tensor *x = tern_tensor_from(s, ids, TERN_I64, 2, (int64_t[]){1, tokens});
+    assert_int_equal(tern_backward(s, tern_language_model_loss(model, s, x, NULL, NULL)), TERN_OK);
+    assert_int_equal(tern_scope_end(s, &err), TERN_OK);
+    size_t bytes = tern__device_bytes(device);
+    tern_module_free(model);
+    tern_scope_free(s);
+    tern_device_close(device);
+    tern_rng_free(rng);
+    assert_ok(err);
+    return bytes;
+}
+
+/* Attention's scores, of which there are 16 times as many, are never in memory. */
+static void memory_is_linear_in_the_context(void **state)
+{
+    (void)state;
+    size_t few = bytes_of_context(1024), many = bytes_of_context(4096);
+    print_message("%zu bytes for 1024 tokens, %zu for 4096\n", few, many);
+    assert_true(many < 5 * few);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -905,6 +943,7 @@ int main(void)
         cmocka_unit_test(several_inputs_and_results),
         cmocka_unit_test(calls_that_are_refused),
         cmocka_unit_test(layers_of_models),
+        cmocka_unit_test(memory_is_linear_in_the_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
