@@ -13,8 +13,9 @@
  * whole tree: its parameters move into one range of memory, and their gradients into another parallel to it.
  * After that nothing can be added (E_STATE).
  *
- * Constructors of modules return NULL on error; the module is yours (tern_module_free) until it is added to
- * another. Options may be NULL: the defaults.
+ * Constructors of modules return NULL on error; the module is yours (tern_module_free) until it is added
+ * to another. Options may be NULL: the defaults. With a NULL rng nothing is drawn: all weights but those
+ * of norms are 0, to be loaded. This holds for models, too.
  *
  * Threads: a module belongs to one thread at a time. */
 #ifndef TERN_NN_H
