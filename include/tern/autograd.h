@@ -32,6 +32,26 @@ TERN_API void tern_scope_free(tern_scope *scope);
  * already aborted the scope's group, at the time when it happened. */
 TERN_API int tern_scope_end(tern_scope *scope, tern_error *err);
 
+/* Free memory within a step: what is made after a mark lasts until the mark is released, not until the
+ * step ends.
+ *
+ *     for (int64_t i = 0; i < blocks; i++) {
+ *         int64_t mark = tern_scope_mark(s);
+ *         tern_tensor *part = tern_slice(s, x, 0, i * n, (i + 1) * n, 1);
+ *         sum = tern_add(s, sum, tern_sum(s, tern_tanh(s, part)));
+ *         tern_scope_release(s, mark, 1, &sum);
+ *     }
+ *
+ * tern_scope_release makes all tensors of the scope that were made since the mark invalid, except
+ * kept[0..count), which may be NULL or older. Their memory is used again at once, unless backward needs it
+ * or a kept tensor shows a part of it. What is kept counts as made before the mark, so marks may be
+ * nested. Use this in a loop of your own, also in a forward, a backward (function.h) and with gradients
+ * on. A module call and a function that return release in the same way. The mark itself needs no memory,
+ * and need not be released. E_LIFETIME: the mark is of another step; E_INVALID: count. An op that is given
+ * a tensor that was released is E_LIFETIME until the step ends. */
+TERN_API int64_t tern_scope_mark(tern_scope *scope);
+TERN_API void tern_scope_release(tern_scope *scope, int64_t mark, int count, tern_tensor *const *kept);
+
 /* Sets the random stream of the scope's ops (tern_dropout): from now on they draw the numbers of step `step`
  * of this seed, for the scope's rank in its group. tern_scope_end moves on to the next step. A new scope has
  * seed 0 and step 0. A run that is resumed at a step draws the numbers that it would have drawn. */

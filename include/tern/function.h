@@ -41,7 +41,7 @@ typedef struct tern_function {
     const char *name; /* shown in errors */
     /* Returns the result y; it may return x itself. On failure returns NULL: an op has failed, or forward has
      * filled *err (tern_error_set). Tensors that it makes are recycled when it returns, except the result and
-     * those it has saved. */
+     * those it has saved. Those that it needs no longer may be released before (tern_scope_release). */
     tern_tensor *(*forward)(tern_function_call *call, tern_scope *scope, tern_tensor *const *x,
                             tern_error *err);
     /* Stores in dx[i] a gradient of input i's shape, for each input that tern_function_wants. All dx are NULL
@@ -64,9 +64,10 @@ TERN_API tern_tensor *tern_function_apply(tern_scope *scope, const tern_function
  * backward will read. Stands for the attributes of PyTorch's ctx. */
 TERN_API void *tern_function_attr(tern_function_call *call);
 
-/* In forward, tern_function_save keeps a tensor (an input, the result, or any other) for backward, in slot 0
- * to TERN_FUNCTION_SAVES - 1. In backward, tern_function_saved returns it, or NULL if the slot is empty. Any
- * other slot is the scope's E_RANGE. ctx.save_for_backward, ctx.saved_tensors. */
+/* In forward, tern_function_save keeps a tensor (an input, the result, or any other) for backward, in slot
+ * 0 to TERN_FUNCTION_SAVES - 1, also if it is released later. In backward, tern_function_saved returns it,
+ * or NULL if the slot is empty. Any other slot is the scope's E_RANGE. ctx.save_for_backward,
+ * ctx.saved_tensors. */
 #define TERN_FUNCTION_SAVES 6 /* slots, from 0 on */
 TERN_API void tern_function_save(tern_function_call *call, int slot, tern_tensor *tensor);
 TERN_API tern_tensor *tern_function_saved(const tern_function_call *call, int slot);

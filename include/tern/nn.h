@@ -13,8 +13,9 @@
  * whole tree: its parameters move into one range of memory, and their gradients into another parallel to it.
  * After that nothing can be added (E_STATE).
  *
- * Constructors of modules return NULL on error; the module is yours (tern_module_free) until it is added to
- * another. Options may be NULL: the defaults.
+ * Constructors of modules return NULL on error; the module is yours (tern_module_free) until it is added
+ * to another. Options may be NULL: the defaults. With a NULL rng nothing is drawn: all weights but those
+ * of norms are 0, to be loaded. This holds for models, too.
  *
  * Threads: a module belongs to one thread at a time. */
 #ifndef TERN_NN_H
@@ -87,6 +88,37 @@ TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_
  * detached (tern_detach, tern_requires_grad_set). That backward runs both times; its gradients reach
  * parameters and x only the second time. torch.utils.checkpoint.checkpoint. */
 TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x);
+
+/* Computes y[0..y_count) from x[0..x_count). A NULL among x was given as one, and a y that is not set is
+ * NULL. */
+typedef void (*tern_checkpoint_fn)(const void *attr, tern_scope *scope, tern_tensor *const *x,
+                                   tern_tensor **y);
+
+/* tern_checkpoint of a call with several inputs and results, such as a decoder layer (tgt, memory and
+ * masks) or an attention:
+ *
+ *     static void decode(const void *attr, tern_scope *s, tern_tensor *const *x, tern_tensor **y)
+ *     {
+ *         y[0] = tern_transformer_decoder_layer_forward(*(tern_module *const *)attr, s, x[0], x[1], NULL);
+ *     }
+ *
+ *     tern_checkpoint_function(s, decode, 2, (tern_tensor *[]){x, memory}, 1, &x, &layer, sizeof(layer));
+ *
+ * Inputs may be NULL, of any dtype, on several devices, and given twice. Results may be inputs or NULL;
+ * those of integers have no gradient. The `bytes` bytes at `attr`, which may be NULL, are copied for both
+ * computations: put pointers and numbers there, but tensors of the scope among x, which outlive what made
+ * them. Returns TERN_OK or the scope's error; then all y are NULL. E_STATE in tern_backward: as
+ * tern_checkpoint, or the second result has another shape or dtype. */
+TERN_API int tern_checkpoint_function(tern_scope *scope, tern_checkpoint_fn function, int x_count,
+                                      tern_tensor *const *x, int y_count, tern_tensor **y, const void *attr,
+                                      size_t bytes);
+
+/* Has every call of a module of this kind under `module`, or of `module` itself, computed as by
+ * tern_checkpoint, or no longer, and returns how many such modules there are: "gpt2_block", "llama_layer",
+ * "bert_layer", "transformer_encoder_layer", "transformer_decoder_layer" are the layers of models that
+ * call them themselves; tern_summary prints the kinds. transformers' gradient_checkpointing_enable,
+ * torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing. */
+TERN_API int tern_module_checkpoint_set(tern_module *module, const char *kind, bool enabled);
 
 /* Moves the parameters and buffers under `module` to a device, so that their ops run there; borrows the
  * device. If the parts of a model are on several devices, its forward moves tensors from one to the next with

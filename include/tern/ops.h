@@ -201,7 +201,7 @@ TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double 
 /* scale x + shift, so 1 - x is tern_affine(s, x, -1, 1). Python's arithmetic of a tensor and numbers. */
 TERN_API tern_tensor *tern_affine(tern_scope *scope, tern_tensor *x, double scale, double shift);
 /* x limited to [low, high]; -INFINITY and INFINITY for no limit. Integers stay integers: the limits are
- * rounded inwards. torch.clamp. */
+ * rounded inwards. E_RANGE: the dtype has no number from low on, or none up to high. torch.clamp. */
 TERN_API tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high);
 
 /* exp(x) / sum exp(x) along `dim`, and the logarithm of that. A negative `dim`, here and below, counts from
@@ -285,7 +285,8 @@ TERN_API tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *de
 
 /* ---- new tensors ---- */
 
-/* A tensor with all elements equal to `value`; ndim 0 makes a scalar. torch.full. */
+/* A tensor with all elements equal to `value`; ndim 0 makes a scalar. Integers are rounded towards 0.
+ * E_RANGE: the integer dtype does not have the value, also NaN; bool has all. torch.full. */
 TERN_API tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int64_t *shape,
                                 double value);
 /* f32 tensors drawn uniformly from [0, 1), or from the normal distribution, with the bits of torch.rand and

@@ -1,10 +1,11 @@
 /* autograd.h - the scope and the tape as ops see them: making a result, recording a gradient, passing
  * gradients on.
  *
- * Ownership: a handle (tern_tensor) lives in the scope's arena until the scope ends. Its storage is reference
- * counted: the handle holds one reference, and so does every tape entry that saved it. When a module call
- * returns, all handles made inside it except its result drop their reference. Storage that the tape saved
- * lives until backward has used it; the rest goes back to the device at once. */
+ * Ownership: a handle (tern_tensor) lives in the scope's arena until the scope ends. Its storage is
+ * reference counted: the handle holds one reference, and so does every tape entry that saved it. When a
+ * module call returns, all handles made inside it except its result drop their reference, as those after a
+ * mark do when it is released. Storage that the tape saved lives until backward has used it; the rest goes
+ * back to the device at once. */
 #ifndef TERN_SRC_AUTOGRAD_H
 #define TERN_SRC_AUTOGRAD_H
 
@@ -158,10 +159,11 @@ typedef struct tern__use {
 
 /* The tern_checkpoint whose first pass runs in the scope. */
 typedef struct tern__first_pass {
-    const tern_tensor *traced; /* its input; NULL: none runs */
-    tern__use *uses;           /* leaves that it uses, newest first */
-    bool paused;               /* the user has turned gradients off inside it */
-    tern_scope *child;         /* where it is recomputed; owned, NULL before the first */
+    tern_tensor *const *traced; /* [traced_count] its inputs; NULL: none runs */
+    int traced_count;
+    tern__use *uses;   /* leaves that it uses, newest first */
+    bool paused;       /* the user has turned gradients off inside it */
+    tern_scope *child; /* where it is recomputed; owned, NULL before the first */
 } tern__first_pass;
 
 struct tern_scope {
@@ -181,7 +183,8 @@ struct tern_scope {
     tern__trace *trace; /* the group's, or NULL */
     struct tern__arena
         *arenas[2];       /* this step's and the previous one's: a stale handle stays readable for a step */
-    tern_tensor *tensors; /* live handles, newest first */
+    tern_tensor *tensors; /* live handles, newest first; their `order` never rises from one to the next */
+    int64_t made, first;  /* the newest number of a tensor, mark or step; that of this step */
     tern__node *tape;     /* newest first */
     int64_t marked;       /* entries that the running backward has yet to run */
     int backwards;        /* in this step */
@@ -262,13 +265,15 @@ tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gr
 /* True if tern__record puts an op on x on the tape, with a gradient for x. In the first pass of
  * tern_checkpoint only tensors that began to want gradients in it are, for backwards inside the call. */
 bool tern__is_taped(const tern_scope *scope, const tern_tensor *x);
+/* Returns a tensor's data, held until tern__saved_drop. */
+tern__saved tern__saved_of(const tern_scope *scope, const tern_tensor *tensor);
 /* Saves a tensor's data for the gradient. Does nothing if `node` is NULL. */
 void tern__save(tern__node *node, int slot, const tern_tensor *tensor);
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes);
 
-/* Enclose a module call: leave releases all handles made since enter, except `result`. */
-tern_tensor *tern__frame_enter(tern_scope *scope);
-void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result);
+/* tern_scope_release, of a valid mark, and by whom. Encloses a module call, too. */
+void tern__scope_release(tern_scope *scope, int64_t mark, tern__released by, int count,
+                         tern_tensor *const *kept);
 
 /* ---- what an op's gradient is made of ---- */
 

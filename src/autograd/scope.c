@@ -132,6 +132,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->generation++;
     scope->step++;
     scope->draws = 0;
+    scope->first = ++scope->made;
     scope->marked = 0;
     scope->backwards = 0;
     scope->refused = 0;
@@ -302,6 +303,7 @@ static tern_tensor *new_handle(tern_scope *scope, const tern__view *view, tern_d
     tensor->scope = scope;
     tensor->clock = &scope->generation;
     tensor->generation = scope->generation;
+    tensor->order = ++scope->made;
     tensor->next = scope->tensors;
     scope->tensors = tensor;
     return tensor;
@@ -393,28 +395,44 @@ tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dt
     return NULL;
 }
 
-/* ---- frames ---- */
+/* ---- marks ----
+ *
+ * Tensors, marks and steps of a scope are numbered in the order in which they were made, so marks may be
+ * nested and released in any order. What a release keeps stays in the list with the number of the mark:
+ * then the list remains sorted, and what encloses the mark releases it. */
 
-tern_tensor *tern__frame_enter(tern_scope *scope)
+int64_t tern_scope_mark(tern_scope *scope)
 {
-    return scope->tensors;
+    return scope ? ++scope->made : 0;
 }
 
-void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result)
+void tern__scope_release(tern_scope *scope, int64_t mark, tern__released by, int count,
+                         tern_tensor *const *kept)
 {
-    bool ours = false;
-    for (tern_tensor *tensor = scope->tensors; tensor != mark; tensor = tensor->next) {
-        if (tensor == result) {
-            ours = true;
-            continue;
+    tern_tensor **link = &scope->tensors;
+    while (*link && (*link)->order > mark) {
+        tern_tensor *tensor = *link;
+        int i = 0;
+        while (i < count && kept[i] != tensor) i++;
+        if (i < count) {
+            tensor->order = mark;
+            link = &tensor->next;
+        } else {
+            scope_release(tensor);
+            tensor->released = by;
+            *link = tensor->next;
         }
-        scope_release(tensor);
-        tensor->released = true;
     }
-    if (ours) {
-        result->next = mark;
-        scope->tensors = result;
-    } else {
-        scope->tensors = mark;
-    }
+}
+
+void tern_scope_release(tern_scope *scope, int64_t mark, int count, tern_tensor *const *kept)
+{
+    if (!scope) return;
+    if (mark <= scope->first || mark > scope->made)
+        tern__scope_fail(scope, __func__, TERN_E_LIFETIME, "the mark is not of this step of the scope");
+    else if (count < 0 || (count && !kept))
+        tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected the tensors to keep, got a count of %d%s",
+                         count, kept ? "" : " without tensors");
+    else
+        tern__scope_release(scope, mark, TERN__RELEASED_BY_MARK, count, kept);
 }

@@ -110,12 +110,15 @@ bool tern__is_taped(const tern_scope *scope, const tern_tensor *x)
 }
 
 /* Gradients can go to leaves and to tensors of the scope's own tape; during the first pass of
- * tern_checkpoint, besides leaves, only to its input and to tensors that began to want one in that pass. */
+ * tern_checkpoint, besides leaves, only to its inputs and to tensors that began to want one in that pass. */
 static bool belongs(const tern_scope *scope, const tern_tensor *input)
 {
+    const tern__first_pass *pass = &scope->checkpoint;
     if (!input || !input->requires_grad || input->leaf) return true;
-    return scope->grad ? input->scope == scope
-                       : input == scope->checkpoint.traced || tern__is_taped(scope, input);
+    if (scope->grad) return input->scope == scope;
+    for (int i = 0; i < pass->traced_count; i++)
+        if (pass->traced[i] == input) return true;
+    return tern__is_taped(scope, input);
 }
 
 static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
@@ -170,13 +173,17 @@ tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gr
     return node;
 }
 
+tern__saved tern__saved_of(const tern_scope *scope, const tern_tensor *tensor)
+{
+    return (tern__saved){.view = tensor->view,
+                         .storage = tern__storage_hold(tensor->storage),
+                         .member = tensor->storage ? NULL : tensor,
+                         .device = tern__device_of(scope, tensor)};
+}
+
 void tern__save(tern__node *node, int slot, const tern_tensor *tensor)
 {
-    if (!node || !tensor) return;
-    node->saved[slot] = (tern__saved){.view = tensor->view,
-                                      .storage = tern__storage_hold(tensor->storage),
-                                      .member = tensor->storage ? NULL : tensor,
-                                      .device = tern__device_of(node->out->scope, tensor)};
+    if (node && tensor) node->saved[slot] = tern__saved_of(node->out->scope, tensor);
 }
 
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes)

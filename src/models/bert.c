@@ -355,7 +355,8 @@ tern_module *tern_bert_new(const tern_bert_opts *opts, tern_rng *rng, tern_error
     self->positions = o.max_position_embeddings;
     self->dropout = o.hidden_dropout_prob;
     tern__options_add_real(&self->base, "dropout", o.hidden_dropout_prob);
-    if (bert_add_all(self, &o, rng, err) && bert_init_weights(self, &o, rng, err)) return &self->base;
+    if (bert_add_all(self, &o, rng, err) && (!rng || bert_init_weights(self, &o, rng, err)))
+        return &self->base;
     tern_module_free(&self->base);
     return NULL;
 }

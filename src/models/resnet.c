@@ -280,7 +280,8 @@ tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_e
     if (!err) err = &own; /* so that the first error stops the following steps */
     resnet *self = tern__module_new(sizeof(*self), "resnet", resnet_forward, err);
     if (!self) return NULL;
-    if (resnet_add_all(self, &o, rng, err) && (!o.kaiming || init_convolutions(&self->base, rng, err)))
+    if (resnet_add_all(self, &o, rng, err) &&
+        (!o.kaiming || !rng || init_convolutions(&self->base, rng, err)))
         return &self->base;
     tern_module_free(&self->base);
     return NULL;

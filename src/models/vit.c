@@ -50,7 +50,7 @@ static tern_module *mlp_new(const tern_vit_opts *o, tern_rng *rng, tern_error *e
     whole = whole && mlp_add_dropout(mlp, "2", o->dropout, err);
     linear[1] = tern_module_add(mlp, "3", tern_linear_new(o->mlp_dim, o->hidden_dim, NULL, rng, err), err);
     whole = whole && linear[1] && mlp_add_dropout(mlp, "4", o->dropout, err);
-    for (int i = 0; i < 2 && whole; i++)
+    for (int i = 0; i < 2 && whole && rng; i++)
         whole = !tern_init_xavier_uniform(tern__state_find(linear[i], "weight", err), 1, rng, err) &&
                 !tern_init_normal(tern__state_find(linear[i], "bias", err), 0, 1e-6, rng, err);
     if (whole) return mlp;
@@ -119,7 +119,7 @@ static tern_module *vit_encoder_new(const tern_vit_opts *o, tern_rng *rng, tern_
     self->dropout = o->dropout;
     tern__options_add_real(m, "dropout", o->dropout);
     self->pos_embedding = tern_parameter_add(m, "pos_embedding", TERN_F32, 3, shape, err);
-    if (self->pos_embedding && !tern_init_normal(self->pos_embedding, 0, 0.02, rng, err))
+    if (self->pos_embedding && (!rng || !tern_init_normal(self->pos_embedding, 0, 0.02, rng, err)))
         self->layers = tern_module_add(m, "layers", vit_layers_new(o, rng, err), err);
     if (self->layers)
         self->ln = tern_module_add(m, "ln", tern__layer_norm_new(o->hidden_dim, VIT_EPS, true, err), err);
@@ -266,7 +266,7 @@ static bool vit_add_all(vit *self, const tern_vit_opts *o, tern_rng *rng, tern_e
     self->encoder = tern_module_add(m, "encoder", vit_encoder_new(o, rng, err), err);
     if (!self->encoder) return false;
     self->heads = tern_module_add(m, "heads", vit_heads_new(o, rng, err), err);
-    return self->heads && vit_init_weights(self, o, rng, err);
+    return self->heads && (!rng || vit_init_weights(self, o, rng, err));
 }
 
 tern_module *tern_vit_new(const tern_vit_opts *opts, tern_rng *rng, tern_error *err)

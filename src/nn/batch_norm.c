@@ -81,7 +81,7 @@ tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope,
         tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a batch norm, got %s", module->kind);
         return NULL;
     }
-    tern_tensor *mark = tern__frame_enter(scope);
+    int64_t mark = tern_scope_mark(scope);
     return tern__module_return(module, scope, mark,
                                batch_norm_run((batch_norm *)module, scope, x, residual, relu));
 }

@@ -50,6 +50,7 @@ tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embeddin
 {
     embedding *self = (embedding *)tern__embedding_new_zeros(count, size, opts, err);
     if (!self) return NULL;
+    if (!rng) return &self->base;
     if (tern__init_normal(self->weight, 0, 1, rng, __func__, err)) {
         tern_module_free(&self->base);
         return NULL;

@@ -284,6 +284,7 @@ int tern_init_kaiming_normal(tern_tensor *tensor, double slope, tern_fan fan, te
 
 int tern__init_default(tern_tensor *weight, tern_tensor *bias, tern_rng *rng, tern_error *err)
 {
+    if (!rng) return tern__is_set(err) ? err->code : TERN_OK;
     int status = tern_init_kaiming_uniform(weight, sqrt(5.0), TERN_FAN_IN, TERN_GAIN_LEAKY_RELU, rng, err);
     if (status || !bias) return status;
     double bound = 1 / sqrt(fan_of(&weight->view, TERN_FAN_IN));

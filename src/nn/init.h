@@ -19,7 +19,7 @@ int tern__init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rn
                       tern_error *err);
 
 /* Initialises as Linear and Conv do: the weight by kaiming_uniform(sqrt 5), then the bias, if any, from U(+-1
- * / sqrt fan_in). */
+ * / sqrt fan_in). A NULL rng leaves them 0. */
 int tern__init_default(tern_tensor *weight, tern_tensor *bias, tern_rng *rng, tern_error *err);
 
 #endif

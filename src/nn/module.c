@@ -285,11 +285,10 @@ int tern_buffer_persistent_set(tern_module *module, const char *name, bool persi
 
 /* ---- use ---- */
 
-tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, tern_tensor *mark,
-                                 tern_tensor *y)
+tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, int64_t mark, tern_tensor *y)
 {
     if (scope->error.code) return NULL;
-    tern__frame_leave(scope, mark, y);
+    tern__scope_release(scope, mark, TERN__RELEASED_BY_CALL, 1, &y);
     if (scope->observer) scope->observer->called(scope->observer, module, y);
     return y;
 }
@@ -303,12 +302,25 @@ static void module_follow(tern_module *module, const tern_scope *scope)
     scope->here->follows = is_led || scope->role.follows;
 }
 
-tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x, tern_forward_fn forward)
+tern_tensor *tern__forward_once(tern_module *module, tern_scope *scope, tern_tensor *x,
+                                tern_forward_fn forward)
 {
     if (!module || !TERN__ENTER(scope, "tern_forward", 1, &x)) return NULL;
     module_follow(module, scope);
-    tern_tensor *mark = tern__frame_enter(scope);
+    int64_t mark = tern_scope_mark(scope);
     return tern__module_return(module, scope, mark, tern__module_call(module, scope, x, forward));
+}
+
+/* True if the call is computed again in backward, which without gradients does not come. */
+static bool module_is_checkpointed(const tern_module *module, const tern_scope *scope)
+{
+    return module && scope && scope->grad && module->tree->is_checkpointed;
+}
+
+tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x, tern_forward_fn forward)
+{
+    return module_is_checkpointed(module, scope) ? tern__checkpoint_by(module, scope, x, forward)
+                                                 : tern__forward_once(module, scope, x, forward);
 }
 
 tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
@@ -316,8 +328,8 @@ tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x
     return tern__forward_by(module, scope, x, module ? module->forward : NULL);
 }
 
-tern_tensor *tern__forward_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
-                                  tern_tensor **x, const void *opts)
+tern_tensor *tern__forward_inputs_once(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                       tern_tensor **x, const void *opts)
 {
     if (!module || !tern__op_enter(scope, kind->func, kind->needed, kind->count, x)) return NULL;
     if (module->forward != kind->made) {
@@ -326,8 +338,15 @@ tern_tensor *tern__forward_inputs(const tern__call_kind *kind, tern_module *modu
         return NULL;
     }
     module_follow(module, scope);
-    tern_tensor *mark = tern__frame_enter(scope);
+    int64_t mark = tern_scope_mark(scope);
     return tern__module_return(module, scope, mark, tern__module_call_inputs(kind, module, scope, x, opts));
+}
+
+tern_tensor *tern__forward_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                  tern_tensor **x, const void *opts)
+{
+    return module_is_checkpointed(module, scope) ? tern__checkpoint_inputs(kind, module, scope, x, opts)
+                                                 : tern__forward_inputs_once(kind, module, scope, x, opts);
 }
 
 static void set_training(tern_module *module, bool training)

@@ -276,8 +276,8 @@ static bool add_projections(multihead_attention *self, bool bias, tern_rng *rng,
     if (bias) self->in_proj_bias = tern_parameter_add(m, "in_proj_bias", TERN_F32, 1, &three, err);
     self->out_proj = tern_module_add(m, "out_proj", tern_linear_new(embed, embed, &linear, rng, err), err);
     if (!self->out_proj) return false;
-    if (is_one && tern_init_xavier_uniform(self->in_proj_weight, 1, rng, err)) return false;
-    for (int i = QUERY; i <= VALUE && !is_one; i++)
+    if (is_one && rng && tern_init_xavier_uniform(self->in_proj_weight, 1, rng, err)) return false;
+    for (int i = QUERY; i <= VALUE && !is_one && rng; i++)
         if (tern_init_xavier_uniform(self->proj_weight[i], 1, rng, err)) return false;
     return !bias || tern_init_constant(tern__state_find(self->out_proj, "bias", err), 0, err) == TERN_OK;
 }

@@ -43,6 +43,7 @@ typedef struct tern__module_tree {
     char *name;                /* under the parent */
     char options[112];         /* " stride 2x2 padding 1x1": what it computes, beside kind and parameters */
     bool heap;                 /* made by a _new function: freed with its parent */
+    bool is_checkpointed;      /* tern_module_checkpoint_set */
     tern_forward_fn forward;   /* the original one: the module's may have been replaced             */
     tern_forward_fn with_relu; /* forward plus a following ReLU as one operation, or NULL           */
     struct tern__module_tree *children, *last_child, *next;
@@ -122,6 +123,15 @@ tern_tensor *tern__module_call_inputs(const tern__call_kind *kind, tern_module *
 /* tern_forward for such a call. E_INVALID: another kind of module. */
 tern_tensor *tern__forward_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
                                   tern_tensor **x, const void *opts);
+/* Both whether or not the module is set to be checkpointed: once, and as a checkpoint. */
+tern_tensor *tern__forward_once(tern_module *module, tern_scope *scope, tern_tensor *x,
+                                tern_forward_fn forward);
+tern_tensor *tern__forward_inputs_once(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                       tern_tensor **x, const void *opts);
+tern_tensor *tern__checkpoint_by(tern_module *module, tern_scope *scope, tern_tensor *x,
+                                 tern_forward_fn forward);
+tern_tensor *tern__checkpoint_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                     tern_tensor **x, const void *opts);
 /* torch.nn.LayerNorm(features, eps, bias=bias), of checked arguments. */
 tern_module *tern__layer_norm_new(int64_t features, double eps, bool bias, tern_error *err);
 bool tern__is_relu(const tern_module *module);
@@ -130,10 +140,9 @@ void tern__precision_enter(const tern_module *module, tern_scope *scope);
 /* tern_module_cast, before the seal; with `keep_batch_norm`, batch norms keep their dtype. */
 int tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm, tern_error *err);
 
-/* Ends a module call that began with tern__frame_enter: releases all handles made since, except y. Returns y,
+/* Ends a module call that began at `mark`: releases all handles made since, except y. Returns y,
  * or NULL after a failure. */
-tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, tern_tensor *mark,
-                                 tern_tensor *y);
+tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, int64_t mark, tern_tensor *y);
 
 /* Add to the module's options text, as " stride 2x2" or " eps 1e-05". For _new functions. */
 void tern__options_add(tern_module *module, const char *name, int count, const int64_t *values);

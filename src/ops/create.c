@@ -5,6 +5,7 @@
 
 #include <tern/rng.h>
 
+#include <math.h>
 #include <string.h>
 
 bool tern__can_be(tern_scope *scope, const char *func, tern_dtype dtype, int ndim, const int64_t *shape)
@@ -41,10 +42,26 @@ static tern_tensor *tensor_create(tern_scope *scope, const char *func, tern_dtyp
     return tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
 }
 
+bool tern__integer_holds(tern_dtype dtype, double value)
+{
+    double end = dtype == TERN_U8 ? 256 : ldexp(1, (int)(8 * tern_dtype_bytes(dtype)) - 1);
+    return value >= (dtype == TERN_U8 ? 0 : -end) && value < end;
+}
+
+/* As PyTorch: any number is true, or false if 0. */
+static bool create_can_hold(tern_scope *scope, const char *func, tern_dtype dtype, double value)
+{
+    if (tern__dtype_is_float(dtype) || dtype == TERN_BOOL || tern__integer_holds(dtype, value)) return true;
+    tern__scope_fail(scope, func, TERN_E_RANGE, "full: %g is outside of the range of %s", value,
+                     tern_dtype_name(dtype));
+    return false;
+}
+
 tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int64_t *shape, double value)
 {
     tern_tensor *y = tensor_create(scope, __func__, dtype, ndim, shape);
-    return y && tern__fill(scope, &y->view, value) ? y : NULL;
+    return y && create_can_hold(scope, __func__, dtype, value) && tern__fill(scope, &y->view, value) ? y
+                                                                                                     : NULL;
 }
 
 tern_tensor *tern__beside(tern_scope *scope, tern_tensor *y, const tern_tensor *like)

@@ -19,10 +19,23 @@ struct tern_function_call {
     bool *wants;     /* [count] */
     void *attr;
     tern_tensor *saved[TERN_FUNCTION_SAVES];
-    const tern__policy *policy; /* the autocast region of forward    */
+    tern__saved held[TERN_FUNCTION_SAVES]; /* the same, in forward: a release does not free them */
+    const tern__policy *policy;            /* the autocast region of forward    */
 };
 
 /* ---- what forward and backward may ask ---- */
+
+static void function_hold(tern_function_call *call, int slot, tern_tensor *tensor)
+{
+    tern__saved_drop(&call->held[slot]);
+    call->saved[slot] = tensor;
+    if (tensor) call->held[slot] = tern__saved_of(call->scope, tensor);
+}
+
+static void function_drop(tern_function_call *call)
+{
+    for (int i = 0; i < TERN_FUNCTION_SAVES; i++) tern__saved_drop(&call->held[i]);
+}
 
 void *tern_function_attr(tern_function_call *call)
 {
@@ -31,12 +44,15 @@ void *tern_function_attr(tern_function_call *call)
 
 void tern_function_save(tern_function_call *call, int slot, tern_tensor *tensor)
 {
+    tern_error err = {0};
     if (!call) return;
-    if (slot >= 0 && slot < TERN_FUNCTION_SAVES)
-        call->saved[slot] = tensor;
-    else
+    if (slot < 0 || slot >= TERN_FUNCTION_SAVES)
         tern__scope_fail(call->scope, __func__, TERN_E_RANGE, "%s: slot %d is not in [0, %d)",
                          call->function->name, slot, TERN_FUNCTION_SAVES);
+    else if (tensor && tern__tensor_check(tensor, __func__, &err))
+        tern__scope_fail_with(call->scope, &err);
+    else
+        function_hold(call, slot, tensor);
 }
 
 tern_tensor *tern_function_saved(const tern_function_call *call, int slot)
@@ -124,14 +140,15 @@ static int run_backward(tern_scope *scope, tern_function_call *call, tern_tensor
 
 static int function_gradient(tern_scope *scope, tern__node *node)
 {
-    tern_tensor *mark = tern__frame_enter(scope);
+    int64_t mark = tern_scope_mark(scope);
     tern_function_call *call = call_again(scope, node);
     tern_tensor *dy = tern__grad_tensor(scope, node->out);
     tern_tensor **dx = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*dx));
     int status = call && dy && dx ? run_backward(scope, call, dy, dx) : scope->error.code;
     for (int i = 0; i < node->in_count && !status; i++)
         if (tern__wants(node, i)) status = function_send(scope, node, i, call, dx[i]);
-    tern__frame_leave(scope, mark, NULL);
+    if (call) function_drop(call);
+    tern__scope_release(scope, mark, TERN__RELEASED_BY_CALL, 0, NULL);
     return status;
 }
 
@@ -173,22 +190,14 @@ static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
     return tern_detach(scope, y);
 }
 
-/* Saves a tensor, unless a module that has returned has released it already. */
-static void function_save(tern_scope *scope, tern__node *node, int slot, const tern_tensor *tensor)
-{
-    tern_error err = {0};
-    if (tensor && tern__tensor_check(tensor, "tern_function_save", &err))
-        tern__scope_fail_with(scope, &err);
-    else
-        tern__save(node, slot, tensor);
-}
-
 static void function_record(tern_scope *scope, tern_function_call *call, tern_tensor *y)
 {
     if (!tern__dtype_is_float(y->view.dtype)) return;
     tern__node *node = tern__record(scope, call->function->name, function_gradient, y, call->count, call->x);
-    for (int i = 0; node && i < TERN_FUNCTION_SAVES; i++) function_save(scope, node, i, call->saved[i]);
-    if (node) node->attr = call;
+    if (!node) return;
+    memcpy(node->saved, call->held, sizeof(node->saved));
+    memset(call->held, 0, sizeof(call->held));
+    node->attr = call;
 }
 
 tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *function, int count,
@@ -198,8 +207,10 @@ tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *functio
     tern_function_call *call = open_call(scope, function, count, x, attr, bytes);
     if (!call || !tern__op_enter(scope, func, count, count, call->x)) return NULL;
     for (int i = 0; i < count; i++) call->wants[i] = tern__is_taped(scope, call->x[i]);
-    tern_tensor *mark = tern__frame_enter(scope), *y = run_forward(scope, call);
+    int64_t mark = tern_scope_mark(scope);
+    tern_tensor *y = run_forward(scope, call);
     if (y) function_record(scope, call, y);
-    tern__frame_leave(scope, mark, y);
+    function_drop(call);
+    tern__scope_release(scope, mark, TERN__RELEASED_BY_CALL, 1, &y);
     return scope->error.code ? NULL : y;
 }

@@ -78,6 +78,8 @@ tern_tensor *tern__number(tern_scope *scope, const tern_tensor *like, tern_dtype
 /* Resolves `dim`, which counts from the end if negative. -1 and E_RANGE if there is no such dimension. */
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim);
 
+/* True if a number of this integer dtype, which is not bool, is equal to `value` rounded towards 0. */
+bool tern__integer_holds(tern_dtype dtype, double value);
 /* True if a tensor can have this shape; else E_SHAPE or E_RANGE. */
 bool tern__can_be(tern_scope *scope, const char *func, tern_dtype dtype, int ndim, const int64_t *shape);
 /* True if a tensor can have so many dimensions; else E_RANGE. */

@@ -97,9 +97,24 @@ tern_tensor *tern_affine(tern_scope *scope, tern_tensor *x, double scale, double
 static const tern__pointwise_op clamp_op = {"clamp", TERN__CLAMP, 1, .takes = TERN__NUMBERS,
                                             .grad = {{TERN__CLAMP_GRAD, {DY, X}}}};
 
+/* A limit beyond an integer dtype's range limits nothing, unless it is on the wrong side: then no element
+ * has a result. */
+static bool clamp_can_hold(tern_scope *scope, tern_dtype dtype, double low, double high)
+{
+    bool above = !(low <= 0 || tern__integer_holds(dtype, low)),
+         below = !(high >= 0 || tern__integer_holds(dtype, high));
+    if (above || below)
+        tern__scope_fail(scope, "tern_clamp", TERN_E_RANGE,
+                         "clamp: the %s limit, %g, is outside of the range of %s", above ? "lower" : "upper",
+                         above ? low : high, tern_dtype_name(dtype));
+    return !above && !below;
+}
+
 tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high)
 {
     bool integers = x && !tern__dtype_is_float(x->view.dtype);
     double k[2] = {integers ? ceil(low) : low, integers ? floor(high) : high};
+    if (integers && scope && x->view.dtype != TERN_BOOL && !clamp_can_hold(scope, x->view.dtype, k[0], k[1]))
+        return NULL;
     return tern__pointwise(scope, __func__, &clamp_op, &x, k);
 }

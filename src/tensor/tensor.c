@@ -27,7 +27,9 @@ int tern__tensor_check(const tern_tensor *tensor, const char *func, tern_error *
     if (tensor->released)
         return tern__error_set(
             err, func, TERN_E_LIFETIME,
-            "tensor %s is an inner result of a module that has returned; return it or tern_keep it",
+            tensor->released == TERN__RELEASED_BY_MARK
+                ? "tensor %s was made after a mark and is released; tern_scope_release keeps what it is given"
+                : "tensor %s is an inner result of a module that has returned; return it or tern_keep it",
             tern__shape_text(&tensor->view, shape));
     return TERN_OK;
 }

@@ -29,6 +29,13 @@ void tern__storage_drop(tern__storage *storage);
 /* Allocates a storage; its memory is not initialised. */
 tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err);
 
+/* What has ended a tensor before its scope: a module call or a function that has returned, or a release. */
+typedef enum tern__released {
+    TERN__RELEASED_NOT,
+    TERN__RELEASED_BY_CALL,
+    TERN__RELEASED_BY_MARK
+} tern__released;
+
 struct tern_tensor {
     tern__view view;
     tern__storage *storage; /* NULL: memory owned elsewhere (a parameter's range) */
@@ -37,15 +44,16 @@ struct tern_tensor {
     struct tern_scope *scope; /* NULL: a parameter, a buffer or a kept tensor            */
     const uint64_t *clock;    /* the scope's generation, which increases when the scope ends */
     uint64_t generation;      /* *clock when this tensor was made                        */
-    bool released;            /* an inner result of a module call that has returned      */
-    tern_tensor *next;        /* in the scope's list of this frame                       */
+    int64_t order;            /* its number in its scope, or that of the mark whose release has kept it */
+    tern__released released;
+    tern_tensor *next; /* in the scope's list of this frame                       */
 
     bool requires_grad;
-    struct tern__leaf *leaf;     /* a parameter's gradient record                           */
-    struct tern__node *node;     /* the tape's entry that made it                           */
-    const tern_tensor *inner_of; /* the input of the tern_checkpoint in whose first pass it began to want a
-                                  * gradient; else NULL */
-    tern__view grad;             /* during backward, for a tensor that is not a leaf        */
+    struct tern__leaf *leaf;      /* a parameter's gradient record                           */
+    struct tern__node *node;      /* the tape's entry that made it                           */
+    tern_tensor *const *inner_of; /* the inputs of the tern_checkpoint in whose first pass it began to want a
+                                   * gradient; else NULL */
+    tern__view grad;              /* during backward, for a tensor that is not a leaf        */
     tern__storage *grad_storage;
     struct tern__grad_parts *grad_parts; /* the parts of the gradient that hold values; NULL: all */
     bool grad_is_lent;                   /* of a view: its gradient was written into that of its input */

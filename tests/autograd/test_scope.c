@@ -470,6 +470,149 @@ static void what_is_borrowed_goes_back_with_the_step(void **state)
     assert_int_equal(held, 0);
 }
 
+/* ---- marks ---- */
+
+static void what_is_made_after_a_mark_is_released(void **state)
+{
+    (void)state;
+    world w = open_world();
+    static const char text[] =
+        "tensor (2) was made after a mark and is released; tern_scope_release keeps what it is given";
+    tern_tensor *older = vector(&w, 2, (float[]){1, 2});
+    int64_t mark = tern_scope_mark(w.scope);
+    tern_tensor *inner = tern_add(w.scope, older, older), *kept = tern_mul(w.scope, inner, inner);
+    tern_tensor *shown = tern_slice(w.scope, tern_sub(w.scope, kept, older), 0, 1, 2, 1);
+    tern_scope_release(w.scope, mark, 4, (tern_tensor *[]){NULL, kept, older, shown});
+    assert_true(tern_item(tern_sum(w.scope, kept)) == 20 && tern_item(tern_sum(w.scope, older)) == 3);
+    assert_true(tern_item(shown) == 14);
+    assert_int_equal(tern_tensor_shape(inner)[0], 2);
+    assert_true(isnan(tern_item(inner)));
+    tern_error err = {0};
+    assert_null(tern_keep(inner, &err));
+    assert_int_equal(err.code, TERN_E_LIFETIME);
+    expect_error(&w, tern_relu(w.scope, inner), "tern_relu", TERN_E_LIFETIME, text);
+    close_world(&w);
+}
+
+/* What the inner mark has kept is the outer one's to release; one that is released twice, or after the outer
+ * one, releases what has been made since. */
+static void marks_may_be_nested(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_tensor *x = vector(&w, 1, (float[]){3});
+    int64_t outer = tern_scope_mark(w.scope);
+    tern_tensor *a = tern_add(w.scope, x, x);
+    int64_t inner = tern_scope_mark(w.scope);
+    tern_tensor *b = tern_add(w.scope, a, x), *c = tern_add(w.scope, b, x);
+    tern_scope_release(w.scope, inner, 1, &c);
+    assert_true(isnan(tern_item(b)) && tern_item(a) == 6 && tern_item(c) == 12);
+    tern_scope_release(w.scope, outer, 1, &a);
+    assert_true(isnan(tern_item(c)) && tern_item(a) == 6 && tern_item(x) == 3);
+    tern_tensor *d = tern_add(w.scope, a, x);
+    tern_scope_release(w.scope, inner, 0, NULL);
+    tern_scope_release(w.scope, inner, 0, NULL);
+    assert_true(isnan(tern_item(d)) && tern_item(a) == 6);
+    tern_scope_release(w.scope, outer, 0, NULL);
+    assert_true(tern_item(a) == 6); /* as old as the mark */
+    outer = tern_scope_mark(w.scope);
+    inner = tern_scope_mark(w.scope); /* nothing between the two */
+    tern_tensor *e = tern_add(w.scope, x, x);
+    tern_scope_release(w.scope, inner, 1, &e);
+    assert_true(tern_item(e) == 6);
+    tern_scope_release(w.scope, outer, 0, NULL);
+    assert_true(isnan(tern_item(e)));
+    end_well(&w);
+    close_world(&w);
+}
+
+static void marks_that_are_none(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_tensor *x = vector(&w, 1, (float[]){3});
+    int64_t mark = tern_scope_mark(w.scope);
+    tern_scope_release(w.scope, mark, -1, NULL);
+    expect_error(&w, NULL, "tern_scope_release", TERN_E_INVALID,
+                 "expected the tensors to keep, got a count of -1 without tensors");
+    tern_scope_release(w.scope, mark, 0, NULL);
+    expect_error(&w, NULL, "tern_scope_release", TERN_E_LIFETIME,
+                 "the mark is not of this step of the scope");
+    assert_true(isnan(tern_item(x)));
+    tern_scope_release(w.scope, tern_scope_mark(w.scope) + 1, 0, NULL);
+    expect_error(&w, NULL, "tern_scope_release", TERN_E_LIFETIME,
+                 "the mark is not of this step of the scope");
+    assert_int_equal(tern_scope_mark(NULL), 0);
+    tern_scope_release(NULL, 0, 0, NULL);
+    close_world(&w);
+}
+
+enum { PARTS = 24, PART = 1 << 16 };
+
+/* The sum of tanh(x + i)^2 over i, part by part; with gradients on, the tape keeps what backward needs. */
+static double sum_of_parts(world *w, bool marks, bool grad, double *dx)
+{
+    tern_tensor *x = tern_full(w->scope, TERN_F32, 1, (int64_t[]){PART}, 0.25), *sum = NULL;
+    if (grad) tern_requires_grad_set(x, true, &w->err);
+    for (int i = 0; i < PARTS; i++) {
+        int64_t mark = tern_scope_mark(w->scope);
+        tern_tensor *y =
+            tern_tanh(w->scope, tern_add(w->scope, x, tern_full(w->scope, TERN_F32, 0, NULL, i)));
+        y = tern_sum(w->scope, tern_mul(w->scope, y, y));
+        sum = sum ? tern_add(w->scope, sum, y) : y;
+        if (marks) tern_scope_release(w->scope, mark, 1, &sum);
+    }
+    if (grad) tern_backward(w->scope, sum);
+    *dx = grad ? tern_item(tern_sum(w->scope, tern_grad_get(x))) : 0;
+    double value = tern_item(sum);
+    end_well(w);
+    return value;
+}
+
+static size_t bytes_of_parts(bool marks, bool grad)
+{
+    world w = open_world();
+    double dx[2], plain = sum_of_parts(&w, false, grad, &dx[0]);
+    close_world(&w);
+    w = open_world();
+    assert_true(sum_of_parts(&w, marks, grad, &dx[1]) == plain);
+    assert_true(dx[0] == dx[1]);
+    size_t bytes = tern__device_bytes(w.device);
+    close_world(&w);
+    return bytes;
+}
+
+/* A loop of 4 large tensors a round needs as much as one round. With gradients on it needs what is saved: the
+ * result of tanh, which is both operands of the product. */
+static void a_loop_needs_the_memory_of_one_round(void **state)
+{
+    (void)state;
+    const size_t part = PART * sizeof(float);
+    assert_true(bytes_of_parts(false, false) > 3 * PARTS * part);
+    assert_true(bytes_of_parts(true, false) < 6 * part);
+    size_t plain = bytes_of_parts(false, true), less = bytes_of_parts(true, true);
+    assert_true(less < (PARTS + 8) * part && plain > (2 * PARTS + 8) * part);
+}
+
+static tern_module *make_none(world *w)
+{
+    return tern_sequential_new(&w->err);
+}
+
+static int run_parts(world *w, tern_module *net)
+{
+    double dx;
+    (void)net;
+    sum_of_parts(w, true, true, &dx);
+    return TERN_OK;
+}
+
+static void a_warm_loop_allocates_nothing(void **state)
+{
+    (void)state;
+    expect_warm_steps_to_allocate_nothing(make_none, run_parts);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -492,6 +635,11 @@ int main(void)
         cmocka_unit_test(many_tensors_grow_the_arena_once),
         cmocka_unit_test(a_step_may_be_left_anywhere),
         cmocka_unit_test(what_is_borrowed_goes_back_with_the_step),
+        cmocka_unit_test(what_is_made_after_a_mark_is_released),
+        cmocka_unit_test(marks_may_be_nested),
+        cmocka_unit_test(marks_that_are_none),
+        cmocka_unit_test(a_loop_needs_the_memory_of_one_round),
+        cmocka_unit_test(a_warm_loop_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -447,6 +447,39 @@ static void what_is_lacking_has_a_name(void **unused)
     assert_non_null(tern__kernel_lacks(TERN_F16));
 }
 
+/* ---- fill ---- */
+
+/* Its input tells the shape alone: it is mostly the output, whose memory may hold no values yet. */
+static void a_fill_reads_nothing(void **unused)
+{
+    (void)unused;
+    const int64_t shape[] = {3, 40};
+    void *sealed = mmap(NULL, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const tern__pointwise_attr five = {{5, 0}};
+    tern_device *devices[] = {tern_device_open("cpu", NULL), tern_device_open("cpu:reference", NULL)};
+    for (int dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
+        if (dtype == TERN_BOOL) continue; /* filled as u8 */
+        for (int i = 0; i < 2; i++) {
+            tern__view out = make((tern_dtype)dtype, TERN__PLAIN, 2, shape), in = out;
+            out.shape[1] = in.shape[1] = 20;
+            out.stride[1] = in.stride[1] = 2;
+            in.data = sealed;
+            tern_error err = {0};
+            tern__call call = {.kernel = TERN__FILL,
+                               .in = {&in},
+                               .out = {&out},
+                               .attr = &five,
+                               .device = devices[i],
+                               .err = &err};
+            assert_int_equal(tern__kernel_run(&call), TERN_OK);
+            for (int64_t e = 0; e < tern__view_count(&out); e++) assert_true(tern__view_get(&out, e) == 5);
+            tern__free(out.data);
+        }
+    }
+    for (int i = 0; i < 2; i++) tern_device_close(devices[i]);
+    munmap(sealed, 1 << 16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,6 +492,7 @@ int main(void)
         cmocka_unit_test(every_number_survives),
         cmocka_unit_test(memory),
         cmocka_unit_test(what_is_lacking_has_a_name),
+        cmocka_unit_test(a_fill_reads_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,8 +173,6 @@ static void no_generator(void **state)
         tern_tensor *tensor = tern_tensor_from(w.scope, NULL, TERN_F32, all[i].ndim, shape);
         if (all[i].draws) expect_refused(&all[i], tensor, NULL, TERN_E_INVALID, "the rng is NULL");
     }
-    assert_null(tern_linear_new(2, 3, NULL, NULL, &w.err));
-    assert_int_equal(w.err.code, TERN_E_INVALID);
     close_world(&w);
 }
 
@@ -310,6 +308,97 @@ static void a_sealed_layer_uses_its_new_weight(void **state)
     close_world(&w);
 }
 
+/* ---- constructors ---- */
+
+static tern_module *new_of_layers(tern_rng *rng, tern_error *err)
+{
+    tern_multihead_attention_opts keys = tern_multihead_attention_defaults();
+    keys.kdim = 5;
+    tern_module *net = tern_sequential_new(err);
+    tern_sequential_add(net, tern_linear_new(3, 4, NULL, rng, err), err);
+    tern_sequential_add(net, tern_conv2d_new(3, 4, 2, 2, NULL, rng, err), err);
+    tern_sequential_add(net, tern_conv_transpose3d_new(3, 4, 2, 2, 2, NULL, rng, err), err);
+    tern_sequential_add(net, tern_embedding_new(5, 3, NULL, rng, err), err);
+    tern_sequential_add(net, tern_multihead_attention_new(4, 2, &keys, rng, err), err);
+    tern_sequential_add(net, tern_transformer_decoder_new(2, 4, 2, NULL, NULL, rng, err), err);
+    tern_sequential_add(net, tern_mlp_new((int64_t[]){3, 4, 2}, 3, rng, err), err);
+    return net;
+}
+
+static tern_module *new_of_convolutions(tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts resnet = tern_resnet_defaults();
+    resnet.stages = 2;
+    resnet.channels[0] = resnet.channels[1] = 4;
+    tern_unet3d_opts unet = tern_unet3d_defaults();
+    unet.width = 2;
+    unet.levels = 2;
+    tern_module *net = tern_sequential_new(err);
+    tern_sequential_add(net, tern_resnet_new(&resnet, rng, err), err);
+    tern_sequential_add(net, tern_unet3d_new(&unet, rng, err), err);
+    return net;
+}
+
+static tern_module *new_of_transformers(tern_rng *rng, tern_error *err)
+{
+    tern_vit_opts vit = tern_vit_defaults();
+    vit.image_size = 32;
+    vit.layers = 1;
+    vit.heads = 2;
+    vit.hidden_dim = vit.mlp_dim = vit.representation_size = 8;
+    tern_bert_opts bert = tern_bert_defaults();
+    bert.vocab_size = 9;
+    bert.num_hidden_layers = 1;
+    bert.num_attention_heads = 2;
+    bert.hidden_size = bert.intermediate_size = 8;
+    tern_gpt2_opts gpt2 = tern_gpt2_defaults();
+    gpt2.vocab_size = 9;
+    gpt2.n_embd = gpt2.n_positions = 8;
+    gpt2.n_layer = 1;
+    gpt2.n_head = 2;
+    tern_llama_opts llama = tern_llama_defaults();
+    llama.vocab_size = 9;
+    llama.hidden_size = llama.intermediate_size = 8;
+    llama.num_hidden_layers = 1;
+    llama.num_attention_heads = 2;
+    tern_module *net = tern_sequential_new(err);
+    tern_sequential_add(net, tern_vit_new(&vit, rng, err), err);
+    tern_sequential_add(net, tern_bert_new(&bert, rng, err), err);
+    tern_sequential_add(net, tern_gpt2_new(&gpt2, rng, err), err);
+    tern_sequential_add(net, tern_llama_new(&llama, rng, err), err);
+    return net;
+}
+
+/* The weights of norms are those that a drawn twin has as ones. */
+static void without_a_generator_weights_are_zeros(void **state)
+{
+    (void)state;
+    tern_module *(*const makes[])(tern_rng *, tern_error *) = {new_of_layers, new_of_convolutions,
+                                                               new_of_transformers};
+    for (size_t m = 0; m < TERN__COUNT(makes); m++) {
+        world w = open_world();
+        tern_module *net = makes[m](NULL, &w.err), *twin = makes[m](w.rng, &w.err);
+        assert_ok(w.err);
+        assert_int_equal(tern_state_count(net), tern_state_count(twin));
+        int ones = 0;
+        for (int i = 0; i < tern_state_count(net); i++) {
+            tern_state_entry entry = tern_state_get(net, i), other = tern_state_get(twin, i);
+            assert_string_equal(entry.name, other.name);
+            double want = tern_item(tern_mean(w.scope, tern_cast(w.scope, other.tensor, TERN_F32)));
+            want = want == 1 && strstr(entry.name, ".num_batches") == NULL;
+            ones += want == 1;
+            for (int64_t k = 0; k < tern_tensor_count(entry.tensor); k++)
+                if (tern__view_get(&entry.tensor->view, k) != want)
+                    fail_msg("%s is not %g", entry.name, want);
+        }
+        assert_true(ones > 0);
+        tern_scope_end(w.scope, NULL);
+        tern_module_free(net);
+        tern_module_free(twin);
+        close_world(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +412,7 @@ int main(void)
         cmocka_unit_test(more_rows_than_lapack_counts),
         cmocka_unit_test(every_initialiser_makes_copies_stale),
         cmocka_unit_test(a_sealed_layer_uses_its_new_weight),
+        cmocka_unit_test(without_a_generator_weights_are_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

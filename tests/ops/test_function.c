@@ -656,6 +656,124 @@ static int run_step(world *w, tern_module *net)
 
 static whole_step whole = {make, run_step, 20};
 
+/* ---- attention in blocks of queries: releases each block's scores, and computes them again ---- */
+
+enum { QUERIES = 64, KEYS = 1024, FEATURES = 4, BLOCKS_MAX = 8 };
+
+static tern_tensor *block_weights(tern_scope *s, tern_tensor *q, tern_tensor *k, int64_t block)
+{
+    q = tern_slice(s, q, 0, block * QUERIES, (block + 1) * QUERIES, 1);
+    return tern_softmax(s, tern_matmul(s, q, tern_transpose(s, k, 0, 1)), 1);
+}
+
+static tern_tensor *blocked_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
+                                    tern_error *err)
+{
+    (void)err;
+    int count = (int)(tern_tensor_shape(x[0])[0] / QUERIES);
+    tern_tensor *part[BLOCKS_MAX];
+    for (int i = 0; i < 3; i++) tern_function_save(call, i, x[i]);
+    for (int i = 0; i < count; i++) {
+        int64_t mark = tern_scope_mark(s);
+        tern_tensor *p = block_weights(s, x[0], x[1], i);
+        part[i] = tern_matmul(s, p, x[2]);
+        if (i == 0) tern_function_save(call, 3, tern_amax(s, p, 0, NULL, false)); /* saved, then released */
+        tern_scope_release(s, mark, 1, &part[i]);
+    }
+    return tern_cat(s, count, part, 0);
+}
+
+static int blocked_backward(tern_function_call *call, tern_scope *s, tern_tensor *dy, tern_tensor **dx,
+                            tern_error *err)
+{
+    (void)err;
+    tern_tensor *q = tern_function_saved(call, 0), *k = tern_function_saved(call, 1);
+    tern_tensor *v = tern_function_saved(call, 2), *part[BLOCKS_MAX];
+    int count = (int)(tern_tensor_shape(q)[0] / QUERIES);
+    for (int i = 0; i < count; i++) {
+        int64_t mark = tern_scope_mark(s);
+        tern_tensor *p = block_weights(s, q, k, i), *turned = tern_transpose(s, p, 0, 1);
+        tern_tensor *dz = tern_slice(s, dy, 0, i * QUERIES, (i + 1) * QUERIES, 1);
+        tern_tensor *dv = tern_matmul(s, turned, dz), *dp = tern_matmul(s, dz, tern_transpose(s, v, 0, 1));
+        tern_tensor *mean = tern_sum_dims(s, tern_mul(s, p, dp), 1, (int[]){1}, true);
+        tern_tensor *ds = tern_mul(s, p, tern_sub(s, dp, mean));
+        part[i] = tern_matmul(s, ds, k);
+        tern_tensor *dk = tern_matmul(s, tern_transpose(s, ds, 0, 1),
+                                      tern_slice(s, q, 0, i * QUERIES, (i + 1) * QUERIES, 1));
+        dx[1] = i ? tern_add(s, dx[1], dk) : dk;
+        dx[2] = i ? tern_add(s, dx[2], dv) : dv;
+        tern_scope_release(s, mark, 3, (tern_tensor *[]){part[i], dx[1], dx[2]});
+    }
+    dx[0] = tern_cat(s, count, part, 0);
+    return tern_item(tern_function_saved(call, 3)) <= 1 ? TERN_OK : TERN_E_INVALID;
+}
+
+static const tern_function blocked = {
+    .name = "blocked", .forward = blocked_forward, .backward = blocked_backward};
+
+static tern_tensor *blocked_attention(tern_scope *s, tern_tensor *const *x)
+{
+    return tern_function_apply(s, &blocked, 3, x, NULL, 0);
+}
+
+static tern_tensor *whole_attention(tern_scope *s, tern_tensor *const *x)
+{
+    tern_tensor *p = tern_softmax(s, tern_matmul(s, x[0], tern_transpose(s, x[1], 0, 1)), 1);
+    return tern_matmul(s, p, x[2]);
+}
+
+typedef tern_tensor *(*attention_fn)(tern_scope *s, tern_tensor *const *x);
+
+/* Returns the device's bytes after a step of attention; the gradients of q, k and v are in dx. */
+static size_t attend(world *w, attention_fn attention, int blocks, tern_tensor **dx)
+{
+    tern_tensor *x[3];
+    for (int i = 0; i < 3; i++) x[i] = input(w, TERN_F64, i ? KEYS : blocks * QUERIES, FEATURES);
+    tern_tensor *y = attention(w->scope, x);
+    y = tern_mul(w->scope, y, tern_tanh(w->scope, y));
+    assert_int_equal(tern_backward(w->scope, tern_sum(w->scope, y)), TERN_OK);
+    for (int i = 0; i < 3; i++) dx[i] = tern_grad_get(x[i]);
+    return tern__device_bytes(w->device);
+}
+
+static size_t bytes_of(attention_fn attention, int blocks)
+{
+    tern_tensor *dx[3];
+    world w = open_world();
+    size_t bytes = attend(&w, attention, blocks, dx);
+    end_well(&w);
+    close_world(&w);
+    return bytes;
+}
+
+static void a_loop_inside_releases_its_blocks(void **state)
+{
+    (void)state;
+    const size_t block = sizeof(double[QUERIES][KEYS]);
+    tern_tensor *dx[3], *whole_dx[3];
+    world w = open_world();
+    attend(&w, blocked_attention, BLOCKS_MAX, dx);
+    attend(&w, whole_attention, BLOCKS_MAX, whole_dx);
+    for (int i = 0; i < 3; i++) expect_near(dx[i], whole_dx[i], 1e-12);
+    end_well(&w);
+    close_world(&w);
+    assert_true(bytes_of(blocked_attention, BLOCKS_MAX) < bytes_of(blocked_attention, 2) + block);
+    assert_true(bytes_of(whole_attention, BLOCKS_MAX) > bytes_of(whole_attention, 2) + 12 * block);
+}
+
+static int run_blocked(world *w, tern_module *net)
+{
+    (void)net;
+    tern_tensor *x[3];
+    for (int i = 0; i < 3; i++) {
+        x[i] = ramp(w->scope, TERN_F64, 2 * QUERIES, FEATURES);
+        if (x[i]) tern_requires_grad_set(x[i], true, NULL);
+    }
+    return backward_and_end(w, tern_sum(w->scope, blocked_attention(w->scope, x)));
+}
+
+static whole_step blocked_step = {make, run_blocked, 20};
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -678,6 +796,9 @@ int main(void)
         cmocka_unit_test(what_only_a_module_knew_is_freed),
         cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
+        cmocka_unit_test(a_loop_inside_releases_its_blocks),
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &blocked_step),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &blocked_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@ import torch
 
 import skips
 import tern
+from layers import refused
 from ops import BF16, DTYPES, F16, U8, Run, blocked, compare, gradient_check, in_16_bits, rounded, shape_of
 
 F = torch.nn.functional
@@ -16,6 +17,7 @@ RNG = numpy.random.default_rng(0)
 D = ctypes.c_double
 DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
 INF, NAN = numpy.inf, numpy.nan
+INTEGERS = {dtype: number for dtype, number in DTYPES.items() if dtype.kind in "iu"}
 
 
 class Op:
@@ -263,6 +265,15 @@ class PointwiseTest(unittest.TestCase):
                     with self.subTest(device=device, dtype=dtype, value=value):
                         numpy.testing.assert_array_equal(run.value(y), theirs.numpy(), strict=True)
                     run.lib.check("tern_scope_end", run.scope)
+            for dtype, number in INTEGERS.items():
+                low, high = (int(getattr(numpy.iinfo(dtype), end)) for end in ("min", "max"))
+                above = 2.0**63 if high == 2**63 - 1 else high + 1.0
+                ends = [low, low / 2, above / 2, numpy.nextafter(above, 0)]
+                for value in ends:
+                    numpy.testing.assert_array_equal(run.value(run.op("tern_full", number, 0, None, D(value))), numpy.array(int(value), dtype))
+                for value in (numpy.nextafter(low, -INF) if low else -1, above, INF, -INF, NAN):
+                    with refused(self, run, f"is outside of the range of {dtype.kind}{8 * dtype.itemsize}", -7):
+                        run.op("tern_full", number, 0, None, D(value))
             run.close()
 
     def test_conditions_of_any_dtype(self):
@@ -336,6 +347,22 @@ class PointwiseTest(unittest.TestCase):
                 numpy.testing.assert_array_equal(got, [1, 1, 1, 1, 2, 2, 2])
                 numpy.testing.assert_array_equal(run.value(run.op("tern_clamp", run.constant(x), D(-INF), D(INF))), x)
                 run.close()
+
+    def test_bounds_beyond_an_integers_range(self):
+        """As PyTorch 2.15: they limit nothing, or no element has a result."""
+        for device, (dtype, number) in itertools.product(("cpu", "cpu:reference"), INTEGERS.items()):
+            low, high = (float(getattr(numpy.iinfo(dtype), end)) for end in ("min", "max"))
+            beyond = 4 * high + 9
+            run = Run(device)
+            x = numpy.array([low, -5 if low else 0, 0, 7, 100, int(high) if high < 2**60 else 2**60], dtype)
+            for bounds in ((-INF, beyond), (-beyond, INF), (-beyond, beyond), (3, beyond), (-beyond, 9)):
+                got = run.value(run.op("tern_clamp", run.constant(x), *map(D, bounds)))
+                numpy.testing.assert_array_equal(got, [min(max(int(v), bounds[0]), bounds[1]) for v in x], strict=False)
+                self.assertEqual(got.dtype, dtype)
+            for bounds, side in (((beyond, INF), "lower"), ((-INF, -beyond), "upper"), ((beyond, 2 * beyond), "lower"), ((NAN, 1), "lower"), ((0, NAN), "upper")):
+                with refused(self, run, f"clamp: the {side} limit, ", -7):
+                    run.op("tern_clamp", run.constant(x), *map(D, bounds))
+            run.close()
 
     def test_losses_of_probabilities(self):
         """At the ends logarithms are at least -100, and what divides the slope is at least 1e-12."""

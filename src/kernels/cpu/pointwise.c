@@ -168,6 +168,7 @@ static void stretch(const walk *w, stages *s, const tern__cursor *c, int64_t ste
         in[i] = w->direct[i] ? pointwise_place(w, i, c->at[i]) : &s->stage[i];
     }
     void *out = w->direct[INS] ? pointwise_place(w, INS, c->at[INS]) : &s->stage[INS];
+    if (!w->view[0]) in[0] = out;
     w->loop(out, in, w->numbers, steps * w->inner);
     if (!w->direct[INS]) pointwise_store(w, s, c->at[INS], steps);
 }
@@ -225,6 +226,8 @@ static walk pointwise_walk_of(const tern__call *call)
 {
     walk w = {.call = call, .inner = 1};
     for (int i = 0; i < INS; i++) w.view[i] = call->in[i];
+    if (call->kernel == TERN__FILL)
+        w.view[0] = NULL; /* its input only tells the shape, and may hold no values yet */
     w.view[INS] = call->out[0];
     w.plan = tern__plan_of(w.view, INS + 1);
     /* A copy is computed in its source's type and so rounded once. */

@@ -50,6 +50,14 @@ static bool all_integers(const tern__call *call)
     return all;
 }
 
+/* The number of inputs whose elements are read. A fill's only tells the shape, and may hold no values yet. */
+static int inputs_of(const tern__call *call)
+{
+    int count = 0;
+    while (count < TERN__POINTWISE_INS && call->in[count]) count++;
+    return call->kernel == TERN__FILL ? 0 : count;
+}
+
 /* Copying an integer into another dtype rounds once, without going through f64. */
 static double pointwise_get(const tern__call *call, int n, int64_t i)
 {
@@ -62,14 +70,14 @@ static double pointwise_get(const tern__call *call, int n, int64_t i)
 static void put_real(const tern__call *call, int64_t i, const double k[2])
 {
     double v[TERN__POINTWISE_INS] = {0};
-    for (int n = 0; n < TERN__POINTWISE_INS && call->in[n]; n++) v[n] = pointwise_get(call, n, i);
+    for (int n = 0; n < inputs_of(call); n++) v[n] = pointwise_get(call, n, i);
     tern__reference_put(call, 0, i, table[call->kernel].real(v[0], v[1], v[2], v[3], k));
 }
 
 static void put_integer(const tern__call *call, int64_t i, const double k[2])
 {
     int64_t v[TERN__POINTWISE_INS] = {0};
-    for (int n = 0; n < TERN__POINTWISE_INS && call->in[n]; n++) v[n] = tern__view_get_int(call->in[n], i);
+    for (int n = 0; n < inputs_of(call); n++) v[n] = tern__view_get_int(call->in[n], i);
     int64_t value = table[call->kernel].integer(v[0], v[1], v[2], v[3], k);
     tern__view_set_int(call->out[0], i, call->add[0] ? tern__view_get_int(call->out[0], i) + value : value);
 }
