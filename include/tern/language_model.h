@@ -126,9 +126,9 @@ TERN_API tern_pretrained_opts tern_pretrained_defaults(void);
  * 16-bit weights become f32 (tern_module_cast changes that). transformers'
  * AutoModelForCausalLM.from_pretrained, for folders only: nothing is downloaded.
  *
- * Of BERT's classes it reads the encoder (tern_bert_new), as transformers' BertModel.from_pretrained. If names
- * have the prefix, those without it belong to heads, such as cls.predictions of BertForMaskedLM, and are
- * passed over. The model has a pooler if the folder has one, where transformers would draw another.
+ * Of BERT's classes it reads the encoder (tern_bert_new), as BertModel.from_pretrained of transformers. If
+ * names have the prefix, those without it belong to heads, such as cls.predictions of BertForMaskedLM, and
+ * are passed over. The model has a pooler if the folder has one, where transformers would draw another.
  *
  * NULL on error: E_IO (a file is missing, and the error names it), E_FORMAT (config.json or an index is
  * damaged, or a field is missing or of another kind), E_UNSUPPORTED (another model, or an option that tern

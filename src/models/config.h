@@ -21,7 +21,7 @@ void tern__config_int(const tern__config *config, const char *name, bool needed,
 void tern__config_count(const tern__config *config, const char *name, bool needed, int *to);
 void tern__config_real(const tern__config *config, const char *name, double *to);
 void tern__config_bool(const tern__config *config, const char *name, bool *to);
-/* Returns the numbers of a list of `count`; the caller frees them. NULL if there is no such list (E_FORMAT). */
+/* Returns the numbers of a list of `count`, for the caller to free. NULL: there is no such list, E_FORMAT. */
 double *tern__config_reals(const tern__config *config, const char *name, int64_t count);
 /* E_FORMAT if the field is missing or null. */
 void tern__config_need(const tern__config *config, const char *name);

@@ -47,14 +47,16 @@ class Llamas(unittest.TestCase):
 
     def test_f64(self):
         """In f64 the tables are, too: the logits are closer to those of f32 than f32 resolves, but not equal."""
-        fields = dict(SMALL, rope_scaling=3, rope_factor=8.0)
-        nets = [LanguageNet.new(self.lib, "llama", fields, seed=2, dtype=dtype) for dtype in (None, 1)]
-        for net in nets:
-            self.addCleanup(net.close)
-        tokens = numpy.random.default_rng(1).integers(0, 89, (2, 30))
-        single, double = (net.logits(tokens) for net in nets)
-        self.assertEqual((single.dtype, double.dtype), ("float32", "float64"))
-        self.assertLess(abs(single - double).max(), 1e-5 * abs(double).max())
+        long = dict(rope_scaling=LONGROPE, head_dim=4, rope_original_positions=12, rope_short_factor=[1.0, 2.0], rope_long_factor=[3.0, 9.0])
+        for scaling in (dict(rope_scaling=3, rope_factor=8.0), dict(rope_scaling=YARN, rope_factor=4.0), long):
+            nets = [LanguageNet.new(self.lib, "llama", {**SMALL, **scaling}, seed=2, dtype=dtype) for dtype in (None, 1)]
+            for net in nets:
+                self.addCleanup(net.close)
+            for length in (30, 12):
+                tokens = numpy.random.default_rng(1).integers(0, 89, (2, length))
+                single, double = (net.logits(tokens) for net in nets)
+                self.assertEqual((single.dtype, double.dtype), ("float32", "float64"))
+                self.assertLess(abs(single - double).max(), 1e-5 * abs(double).max())
 
     def refused(self, call, text):
         with self.assertRaises(tern.TernError) as caught:

@@ -226,6 +226,14 @@ class Pretrained(unittest.TestCase):
             net = self.new("llama", **fields)
             self.save(net, self.folder)
             self.same(net, self.open())
+        self.save(self.new("llama", rope_scaling=YARN, rope_factor=4.0, rope_original_positions=4), self.folder)
+
+        def beside(config):
+            del config["rope_scaling"]["original_max_position_embeddings"]
+            config["rope_scaling"]["factor"], config["original_max_position_embeddings"] = None, 4
+
+        self.config(beside)  # of Phi and DeepSeek: the length beside the scaling, and 16 / 4 as the factor
+        self.same(self.new("llama", rope_scaling=YARN, rope_factor=4.0, rope_original_positions=4), self.open())
         self.save(self.new("llama", **yarn), self.folder)
         self.config(lambda config: config["rope_scaling"].update(mscale=1.5, mscale_all_dim=0.5))
         self.same(self.new("llama", rope_attention_factor=(0.15 * math.log(4) + 1) / (0.05 * math.log(4) + 1), **yarn), self.open())
@@ -289,6 +297,7 @@ class Pretrained(unittest.TestCase):
         self.addCleanup(mlp.close)
         self.refused(lambda: self.save(mlp, self.folder), "expected a language model, got sequential")
         self.refused(lambda: self.save(self.new("gpt2"), self.folder, most=-1), "max_shard_bytes is -1")
+        self.refused(lambda: self.new("bert").backward(numpy.ones((2, 3), int)), "expected a language model, got bert")
         open(self.path("file"), "w", encoding="utf-8").close()
         self.refused(lambda: self.save(self.new("gpt2"), self.path("file", "inner")), "file")
 
