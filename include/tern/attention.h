@@ -83,7 +83,10 @@ typedef enum tern_rope_scaling {
     TERN_ROPE_DEFAULT, /* not                                                                    */
     TERN_ROPE_LINEAR,  /* divided by `factor`                                                    */
     TERN_ROPE_DYNAMIC, /* a larger base if a position is original_positions or above             */
-    TERN_ROPE_LLAMA3   /* divided by `factor` where a wave is long; Llama 3.1's                  */
+    TERN_ROPE_LLAMA3,  /* divided by `factor` where a wave is long; Llama 3.1's                  */
+    TERN_ROPE_YARN,    /* so, too, with larger cosines and sines (Peng et al. 2023, "YaRN")      */
+    TERN_ROPE_LONGROPE /* divided by a number for each pair, by others if a position is original_positions or
+                        * above, with larger cosines and sines (Ding et al. 2024, "LongRoPE")    */
 } tern_rope_scaling;
 
 typedef struct tern_rotary_table_opts {
@@ -93,7 +96,14 @@ typedef struct tern_rotary_table_opts {
     double factor;              /* default 1                                                          */
     double low_freq_factor;     /* llama3: waves longer than original_positions / this are long; default 1 */
     double high_freq_factor;    /* llama3: those shorter than original_positions / this stay; default 4    */
-    int64_t original_positions; /* dynamic, llama3: (original_)max_position_embeddings; default 8192      */
+    int64_t original_positions; /* all but linear: (original_)max_position_embeddings; default 8192       */
+    double attention_factor;    /* yarn, longrope: of the cosines and sines; default 0: 1 if factor <= 1, else
+                                 * for yarn 0.1 ln(factor) + 1, and for longrope
+                                 * sqrt(1 + ln(factor) / ln(original_positions))                          */
+    double beta_fast;           /* yarn: waves that turn more often in original_positions stay; default 32 */
+    double beta_slow;           /* yarn: those that turn less often are long; default 1                   */
+    bool truncate;              /* yarn: the pairs of these two are rounded outwards; default true        */
+    const double *short_factor, *long_factor; /* longrope: K numbers each; default NULL                   */
 } tern_rotary_table_opts;
 TERN_API tern_rotary_table_opts tern_rotary_table_defaults(void);
 

@@ -75,6 +75,11 @@ typedef struct tern_llama_opts {
     double initializer_range;        /* default 0.02                                        */
     int64_t pad_token_id;            /* the row of embed_tokens that is 0 and gets no gradient from the
                                       * embedding; default -1: none                         */
+    double rope_attention_factor;    /* with the next five, as in tern_rotary_table_opts; default 0 */
+    double rope_beta_fast;           /* default 32                                          */
+    double rope_beta_slow;           /* default 1                                           */
+    bool rope_truncate;              /* default true                                        */
+    const double *rope_short_factor, *rope_long_factor; /* head_dim / 2 numbers each, copied; default NULL */
 } tern_llama_opts;
 /* Returns the options of LLaMA with 7 billion parameters. */
 TERN_API tern_llama_opts tern_llama_defaults(void);
@@ -117,9 +122,13 @@ TERN_API tern_pretrained_opts tern_pretrained_defaults(void);
 
 /* Makes the model of a folder's config.json, and reads its weights: model.safetensors, or the shards of
  * model.safetensors.index.json, or pytorch_model.bin, or the shards of pytorch_model.bin.index.json. Names
- * may lack the prefix "transformer." or "model.", as those of GPT2Model and LlamaModel do. 16-bit weights
- * become f32 (tern_module_cast changes that). transformers' AutoModelForCausalLM.from_pretrained, for folders
- * only: nothing is downloaded.
+ * may lack the prefix "transformer.", "model." or "bert.", as those of GPT2Model, LlamaModel and BertModel.
+ * 16-bit weights become f32 (tern_module_cast changes that). transformers'
+ * AutoModelForCausalLM.from_pretrained, for folders only: nothing is downloaded.
+ *
+ * Of BERT's classes it reads the encoder (tern_bert_new), as BertModel.from_pretrained of transformers. If
+ * names have the prefix, those without it belong to heads, such as cls.predictions of BertForMaskedLM, and
+ * are passed over. The model has a pooler if the folder has one, where transformers would draw another.
  *
  * NULL on error: E_IO (a file is missing, and the error names it), E_FORMAT (config.json or an index is
  * damaged, or a field is missing or of another kind), E_UNSUPPORTED (another model, or an option that tern
@@ -135,7 +144,8 @@ TERN_API tern_pretrained_save_opts tern_pretrained_save_defaults(void);
 
 /* Writes config.json and model.safetensors, or shards with their index, into a folder, which is made if there
  * is none, so that transformers and tern_pretrained_open read them. A shared lm_head.weight is left out, as
- * transformers does. E_INVALID: not a language model; E_RANGE: max_shard_bytes; E_IO, E_MEMORY. */
+ * transformers does. A BERT is written as a BertModel. E_INVALID: none of these models; E_RANGE:
+ * max_shard_bytes; E_IO, E_MEMORY. */
 TERN_API int tern_pretrained_save(const tern_module *model, const char *folder,
                                   const tern_pretrained_save_opts *opts, tern_error *err);
 

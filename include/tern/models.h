@@ -156,7 +156,9 @@ TERN_API tern_bert_opts tern_bert_defaults(void);
 /* BERT's encoder (Devlin et al. 2018), with the names of transformers' BertModel
  * (embeddings.word_embeddings.weight, encoder.layer.0.attention.self.query.weight ..,
  * pooler.dense.weight), and initial weights, bit for bit. Its activation is gelu with erf; positions are
- * absolute. E_RANGE: num_hidden_layers, sizes, and the errors of the layers. */
+ * absolute. With a NULL `rng` all weights but the norms' are 0, to be loaded; tern_pretrained_open reads
+ * transformers' folders (language_model.h). E_RANGE: num_hidden_layers, sizes, and the errors of the layers;
+ * E_MEMORY, also if the weights are more than the machine's memory. */
 TERN_API tern_module *tern_bert_new(const tern_bert_opts *opts, tern_rng *rng, tern_error *err);
 
 typedef struct tern_bert_call_opts {

@@ -2,8 +2,7 @@
  * transformers' BertModel: the sum of three embeddings, layers of a transformer whose norms follow their
  * sums, and a pooler. */
 #include "base/opts.h"
-#include "nn/init.h"
-#include "nn/nn.h"
+#include "models/language_model.h"
 #include "ops/ops.h"
 
 #include <tern/models.h>
@@ -117,10 +116,9 @@ static tern_module *bert_layer_new(const tern_bert_opts *o, tern_rng *rng, tern_
 /* ---- the net ---- */
 
 typedef struct bert {
-    tern_module base;
+    tern__language_model base;
     tern_module *word, *position, *type, *norm, *layers, *pooler; /* pooler: dense, or NULL */
-    int64_t hidden, positions;
-    double dropout;
+    tern_bert_opts opts;
 } bert;
 
 enum { IDS, MASK, TYPES, POSITIONS, BERT_INPUTS };
@@ -148,8 +146,8 @@ static int bert_check_inputs(const bert *self, tern_scope *s, tern_tensor *const
     static const char *const func = "tern_bert_forward";
     char want[64], tokens[TERN__SHAPE_TEXT];
     const int64_t *ids = x[IDS]->view.shape;
-    snprintf(want, sizeof(want), "(N, T) with T up to %lld", (long long)self->positions);
-    if (x[IDS]->view.ndim != 2 || ids[1] > self->positions)
+    snprintf(want, sizeof(want), "(N, T) with T up to %lld", (long long)self->opts.max_position_embeddings);
+    if (x[IDS]->view.ndim != 2 || ids[1] > self->opts.max_position_embeddings)
         return bert_shape_fail(s, func, "input_ids", want, x[IDS]);
     tern__shape_text(&x[IDS]->view, tokens);
     if (x[TYPES] && !is_for_tokens(x[TYPES], 2, ids, false))
@@ -178,7 +176,7 @@ static tern_tensor *bert_embed(const bert *self, tern_scope *s, tern_tensor *con
     tern_tensor *types = x[TYPES] ? x[TYPES] : bert_indices(s, y, false, 1);
     y = tern_add(s, y, tern_forward(self->type, s, types));
     y = tern_forward(self->norm, s, tern_add(s, y, tern_forward(self->position, s, positions)));
-    return bert_dropout(&self->base, s, y, self->dropout);
+    return bert_dropout(&self->base.base, s, y, self->opts.hidden_dropout_prob);
 }
 
 /* Returns the mask as one of bool, (N, 1, 1 or T, T), on the device of `on`. */
@@ -218,9 +216,9 @@ static tern_tensor *bert_pooler_call(tern_module *module, tern_scope *s, tern_te
         tern__scope_fail(s, "tern_bert_pooler_forward", TERN_E_INVALID, "bert: it was made without a pooler");
         return NULL;
     }
-    if (x[0]->view.ndim != 3 || x[0]->view.shape[2] != self->hidden || x[0]->view.shape[1] < 1) {
+    if (x[0]->view.ndim != 3 || x[0]->view.shape[2] != self->opts.hidden_size || x[0]->view.shape[1] < 1) {
         char want[64];
-        snprintf(want, sizeof(want), "(N, T, %lld)", (long long)self->hidden);
+        snprintf(want, sizeof(want), "(N, T, %lld)", (long long)self->opts.hidden_size);
         bert_shape_fail(s, "tern_bert_pooler_forward", "states", want, x[0]);
         return NULL;
     }
@@ -274,6 +272,14 @@ static bool is_probability(double p)
     return p >= 0 && p <= 1;
 }
 
+/* Returns the number of elements of all matrices. */
+static double bert_elements(const tern_bert_opts *o)
+{
+    double hidden = (double)o->hidden_size, layer = 4 * hidden + 2 * (double)o->intermediate_size;
+    double rows = (double)o->vocab_size + (double)o->max_position_embeddings + (double)o->type_vocab_size;
+    return hidden * (rows + o->num_hidden_layers * layer + hidden);
+}
+
 /* The layers check the other sizes. */
 static int bert_check_opts(const tern_bert_opts *o, tern_error *err)
 {
@@ -287,56 +293,65 @@ static int bert_check_opts(const tern_bert_opts *o, tern_error *err)
                                "num_attention_heads; got %lld heads, %lld features",
                                (long long)o->num_attention_heads, (long long)o->hidden_size);
     if (is_probability(o->hidden_dropout_prob) && is_probability(o->attention_probs_dropout_prob))
-        return TERN_OK;
+        return tern__matrices_check(bert_elements(o), func, err);
     return tern__error_set(err, func, TERN_E_RANGE,
                            "bert: hidden_dropout_prob is %g and attention_probs_dropout_prob %g, expected "
                            "numbers in [0, 1]",
                            o->hidden_dropout_prob, o->attention_probs_dropout_prob);
 }
 
-static bool bert_add_embeddings(bert *self, const tern_bert_opts *o, tern_rng *rng, tern_error *err)
+static tern_module *add_embedding(tern_module *parent, const char *name, int64_t rows, int64_t padding_idx,
+                                  const tern_bert_opts *o, tern_rng *rng, tern_error *err)
 {
-    tern_embedding_opts words = tern_embedding_defaults();
-    words.padding_idx = o->pad_token_id;
-    int64_t hidden = o->hidden_size;
-    tern_module *m = add_group(&self->base, "embeddings", err);
-    self->word = tern_module_add(m, "word_embeddings",
-                                 tern_embedding_new(o->vocab_size, hidden, &words, rng, err), err);
-    self->position =
-        tern_module_add(m, "position_embeddings",
-                        tern_embedding_new(o->max_position_embeddings, hidden, NULL, rng, err), err);
-    self->type = tern_module_add(m, "token_type_embeddings",
-                                 tern_embedding_new(o->type_vocab_size, hidden, NULL, rng, err), err);
+    tern_embedding_opts opts = tern_embedding_defaults();
+    opts.padding_idx = padding_idx;
+    return tern_module_add(parent, name, tern_embedding_new(rows, o->hidden_size, &opts, rng, err), err);
+}
+
+static bool bert_add_embeddings(bert *self, tern_rng *rng, tern_error *err)
+{
+    const tern_bert_opts *o = &self->opts;
+    tern_module *m = add_group(&self->base.base, "embeddings", err);
+    self->word = add_embedding(m, "word_embeddings", o->vocab_size, o->pad_token_id, o, rng, err);
+    self->base.embeddings = self->word ? tern__weight_of(self->word) : NULL;
+    self->position = add_embedding(m, "position_embeddings", o->max_position_embeddings, -1, o, rng, err);
+    self->type = add_embedding(m, "token_type_embeddings", o->type_vocab_size, -1, o, rng, err);
     self->norm = add_norm(m, o, err);
     return !err->code;
 }
 
-static bool bert_add_all(bert *self, const tern_bert_opts *o, tern_rng *rng, tern_error *err)
+static void bert_add_pooler(bert *self, tern_rng *rng, tern_error *err)
 {
-    if (!bert_add_embeddings(self, o, rng, err)) return false;
-    self->layers = add_group(add_group(&self->base, "encoder", err), "layer", err);
-    for (int i = 0; i < o->num_hidden_layers && !err->code; i++)
-        tern_sequential_add(self->layers, bert_layer_new(o, rng, err), err);
-    if (o->add_pooling_layer)
-        self->pooler = add_linear(add_group(&self->base, "pooler", err), "dense", o->hidden_size,
-                                  o->hidden_size, rng, err);
+    int64_t hidden = self->opts.hidden_size;
+    self->opts.add_pooling_layer = true;
+    self->pooler = add_linear(add_group(&self->base.base, "pooler", err), "dense", hidden, hidden, rng, err);
+}
+
+static bool bert_add_all(bert *self, tern_rng *rng, tern_error *err)
+{
+    if (!bert_add_embeddings(self, rng, err)) return false;
+    self->layers = add_group(add_group(&self->base.base, "encoder", err), "layer", err);
+    for (int i = 0; i < self->opts.num_hidden_layers && !err->code; i++)
+        tern_sequential_add(self->layers, bert_layer_new(&self->opts, rng, err), err);
+    if (self->opts.add_pooling_layer) bert_add_pooler(self, rng, err);
     return !err->code;
 }
 
 /* As transformers, draws all matrices again when all modules are made, in their order. */
-static bool bert_init_weights(bert *self, const tern_bert_opts *o, tern_rng *rng, tern_error *err)
+static bool bert_init_weights(bert *self, tern_rng *rng, tern_error *err)
 {
-    int status = tern__module_state(&self->base, err), count = tern_state_count(&self->base);
-    for (int i = 0; i < count && !status; i++) {
-        tern_state_entry entry = tern_state_get(&self->base, i);
+    const tern_bert_opts *o = &self->opts;
+    tern_module *m = &self->base.base;
+    int status = tern__module_state(m, err), count = tern_state_count(m);
+    for (int i = 0; i < count && !status && rng; i++) {
+        tern_state_entry entry = tern_state_get(m, i);
         if (tern_tensor_ndim(entry.tensor) == 2)
             status = tern_init_normal(entry.tensor, 0, o->initializer_range, rng, err);
         else if (strstr(entry.name, ".bias"))
             status = tern_init_constant(entry.tensor, 0, err);
     }
-    tern_tensor *weight = tern__state_find(self->word, "weight", err);
-    if (status || !weight) return false;
-    float *words = tern_tensor_data(weight);
+    if (status) return false;
+    float *words = self->base.embeddings->view.data;
     if (o->pad_token_id >= 0)
         memset(words + o->pad_token_id * o->hidden_size, 0, (size_t)o->hidden_size * sizeof(*words));
     return true;
@@ -351,12 +366,90 @@ tern_module *tern_bert_new(const tern_bert_opts *opts, tern_rng *rng, tern_error
     if (!err) err = &own; /* so that the first error stops the following steps */
     bert *self = tern__module_new(sizeof(*self), "bert", bert_forward, err);
     if (!self) return NULL;
-    self->hidden = o.hidden_size;
-    self->positions = o.max_position_embeddings;
-    self->dropout = o.hidden_dropout_prob;
-    tern__options_add_real(&self->base, "dropout", o.hidden_dropout_prob);
-    if (bert_add_all(self, &o, rng, err) && (!rng || bert_init_weights(self, &o, rng, err)))
-        return &self->base;
-    tern_module_free(&self->base);
+    tern_module *m = &self->base.base;
+    self->base.kind = &tern__bert_kind;
+    self->base.body = m;
+    self->opts = o;
+    tern__options_add_real(m, "dropout", o.hidden_dropout_prob);
+    if (bert_add_all(self, rng, err) && bert_init_weights(self, rng, err)) return m;
+    tern_module_free(m);
     return NULL;
 }
+
+/* ---- folders ---- */
+
+tern__language_model *tern__bert_of(const tern_module *module)
+{
+    bool is_one = module && module->tree && module->tree->forward == bert_forward;
+    return is_one ? &((bert *)module)->base : NULL;
+}
+
+static tern_module *bert_open(tern__config *config, tern_rng *rng, tern_error *err)
+{
+    tern_bert_opts o = tern_bert_defaults();
+    bool decodes = false, crosses = false;
+    o.add_pooling_layer = rng != NULL; /* else bert_see_name tells */
+    tern__config_int(config, "vocab_size", true, &o.vocab_size);
+    tern__config_int(config, "hidden_size", true, &o.hidden_size);
+    tern__config_count(config, "num_hidden_layers", true, &o.num_hidden_layers);
+    tern__config_int(config, "num_attention_heads", true, &o.num_attention_heads);
+    tern__config_int(config, "intermediate_size", true, &o.intermediate_size);
+    tern__config_int(config, "max_position_embeddings", true, &o.max_position_embeddings);
+    tern__config_int(config, "type_vocab_size", true, &o.type_vocab_size);
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config->object, "pad_token_id"))) o.pad_token_id = -1;
+    tern__config_int(config, "pad_token_id", false, &o.pad_token_id);
+    tern__config_real(config, "layer_norm_eps", &o.layer_norm_eps);
+    tern__config_real(config, "hidden_dropout_prob", &o.hidden_dropout_prob);
+    tern__config_real(config, "attention_probs_dropout_prob", &o.attention_probs_dropout_prob);
+    tern__config_real(config, "initializer_range", &o.initializer_range);
+    tern__config_bool(config, "is_decoder", &decodes);
+    tern__config_bool(config, "add_cross_attention", &crosses);
+    const char *act = tern__config_text(config, "hidden_act");
+    const char *positions = tern__config_text(config, "position_embedding_type");
+    if (act && strcmp(act, "gelu") != 0) tern__config_refuse(config, "hidden_act", act);
+    if (positions && strcmp(positions, "absolute") != 0)
+        tern__config_refuse(config, "position_embedding_type", positions);
+    if (decodes) tern__config_refuse(config, "is_decoder", "true");
+    if (crosses) tern__config_refuse(config, "add_cross_attention", "true");
+    return tern_bert_new(&o, rng, err);
+}
+
+/* BertForMaskedLM and others have no pooler. */
+static void bert_see_name(tern_module *model, const char *name, tern_error *err)
+{
+    bert *self = (bert *)model;
+    bool is_pooler = !strcmp(name, "pooler.dense.weight") || !strcmp(name, "bert.pooler.dense.weight");
+    if (is_pooler && !self->pooler && !tern__is_set(err)) bert_add_pooler(self, NULL, err);
+}
+
+static void bert_write(const tern_module *model, cJSON *config)
+{
+    const tern_bert_opts *o = &((const bert *)model)->opts;
+    cJSON_AddNumberToObject(config, "vocab_size", (double)o->vocab_size);
+    cJSON_AddNumberToObject(config, "hidden_size", (double)o->hidden_size);
+    cJSON_AddNumberToObject(config, "num_hidden_layers", o->num_hidden_layers);
+    cJSON_AddNumberToObject(config, "num_attention_heads", (double)o->num_attention_heads);
+    cJSON_AddNumberToObject(config, "intermediate_size", (double)o->intermediate_size);
+    cJSON_AddNumberToObject(config, "max_position_embeddings", (double)o->max_position_embeddings);
+    cJSON_AddNumberToObject(config, "type_vocab_size", (double)o->type_vocab_size);
+    if (o->pad_token_id >= 0)
+        cJSON_AddNumberToObject(config, "pad_token_id", (double)o->pad_token_id);
+    else
+        cJSON_AddNullToObject(config, "pad_token_id");
+    cJSON_AddStringToObject(config, "hidden_act", "gelu");
+    cJSON_AddNumberToObject(config, "layer_norm_eps", o->layer_norm_eps);
+    cJSON_AddNumberToObject(config, "hidden_dropout_prob", o->hidden_dropout_prob);
+    cJSON_AddNumberToObject(config, "attention_probs_dropout_prob", o->attention_probs_dropout_prob);
+    cJSON_AddNumberToObject(config, "initializer_range", o->initializer_range);
+}
+
+const tern__language_kind tern__bert_kind = {
+    .model_type = "bert",
+    .architecture = "BertModel",
+    .body = "bert",
+    .buffers = (const char *const[]){"embeddings.position_ids", "embeddings.token_type_ids",
+                                     ".LayerNorm.gamma", ".LayerNorm.beta", NULL},
+    .open = bert_open,
+    .write = bert_write,
+    .see_name = bert_see_name,
+};

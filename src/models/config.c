@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -99,6 +100,27 @@ void tern__config_real(const tern__config *config, const char *name, double *to)
         *to = field->valuedouble;
     else
         config_fail(config, name, "a number");
+}
+
+double *tern__config_reals(const tern__config *config, const char *name, int64_t count)
+{
+    const cJSON *field = config_field(config, name, true), *item;
+    char expected[48];
+    int64_t i = 0;
+    snprintf(expected, sizeof(expected), "a list of %lld numbers", (long long)count);
+    if (!field) return NULL;
+    bool fits = cJSON_IsArray(field) && cJSON_GetArraySize(field) == count;
+    cJSON_ArrayForEach(item, field) fits = fits && cJSON_IsNumber(item);
+    if (!fits) config_fail(config, name, expected);
+    double *values =
+        fits ? tern__alloc((size_t)TERN__MAX(count, 1) * sizeof(*values), config->func, config->err) : NULL;
+    if (values) cJSON_ArrayForEach(item, field) values[i++] = item->valuedouble;
+    return values;
+}
+
+void tern__config_need(const tern__config *config, const char *name)
+{
+    config_field(config, name, true);
 }
 
 void tern__config_bool(const tern__config *config, const char *name, bool *to)

@@ -21,6 +21,10 @@ void tern__config_int(const tern__config *config, const char *name, bool needed,
 void tern__config_count(const tern__config *config, const char *name, bool needed, int *to);
 void tern__config_real(const tern__config *config, const char *name, double *to);
 void tern__config_bool(const tern__config *config, const char *name, bool *to);
+/* Returns the numbers of a list of `count`, for the caller to free. NULL: there is no such list, E_FORMAT. */
+double *tern__config_reals(const tern__config *config, const char *name, int64_t count);
+/* E_FORMAT if the field is missing or null. */
+void tern__config_need(const tern__config *config, const char *name);
 /* Returns the text of a field, or NULL. */
 const char *tern__config_text(const tern__config *config, const char *name);
 /* Fails with E_UNSUPPORTED: a field has a value that tern does not have. */

@@ -57,6 +57,12 @@ tern__language_model *tern__language_model_of(const tern_module *module)
     return is_one ? (tern__language_model *)module : NULL;
 }
 
+tern__language_model *tern__pretrained_of(const tern_module *module)
+{
+    tern__language_model *model = tern__language_model_of(module);
+    return model ? model : tern__bert_of(module);
+}
+
 int tern__tokens_check(const tern_module *body, tern_scope *scope, const tern_tensor *tokens,
                        int64_t positions)
 {

@@ -1,5 +1,5 @@
 /* language_model.h - what language models have in common: a body that makes hidden states of tokens, and a
- * linear that makes logits of these. */
+ * linear that makes logits of these. BERT has the states only. */
 #ifndef TERN_SRC_MODELS_LANGUAGE_MODEL_H
 #define TERN_SRC_MODELS_LANGUAGE_MODEL_H
 
@@ -17,16 +17,18 @@ typedef struct tern__language_kind {
                                             * not; NULL-terminated                      */
     tern_module *(*open)(tern__config *config, tern_rng *rng, tern_error *err);
     void (*write)(const tern_module *model, cJSON *config);
+    /* Sees the name of each weight before any is read: parts that only some files have. May be NULL. */
+    void (*see_name)(tern_module *model, const char *name, tern_error *err);
 } tern__language_kind;
 
-extern const tern__language_kind tern__gpt2_kind, tern__llama_kind;
+extern const tern__language_kind tern__gpt2_kind, tern__llama_kind, tern__bert_kind;
 
 typedef struct tern__language_model {
     tern_module base;
     const tern__language_kind *kind;
-    tern_module *body, *head;
-    tern_tensor *embeddings; /* of the tokens           */
-    bool is_tied;            /* the head has that weight */
+    tern_module *body, *head; /* without a head the body is the model itself */
+    tern_tensor *embeddings;  /* of the tokens                                */
+    bool is_tied;             /* the head has that weight                     */
 } tern__language_model;
 
 /* E_MEMORY, if the f32 of a model's matrices are more than the machine's memory. Untouched memory can be had
@@ -42,8 +44,10 @@ static inline tern_tensor *tern__weight_of(const tern_module *layer)
 {
     return &layer->tree->members->tensor;
 }
-/* Returns the model, or NULL if the module is none. */
+/* Return the model, or NULL if the module is none: a BERT; one with a head; either. */
+tern__language_model *tern__bert_of(const tern_module *module);
 tern__language_model *tern__language_model_of(const tern_module *module);
+tern__language_model *tern__pretrained_of(const tern_module *module);
 
 /* Fails unless tokens are (N, T) indices with a T up to `positions`. */
 int tern__tokens_check(const tern_module *body, tern_scope *scope, const tern_tensor *tokens,

@@ -5,6 +5,7 @@
 #include "models/language_model.h"
 #include "ops/ops.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,42 +25,73 @@ static int64_t llama_key_heads(const tern_llama_opts *o)
  * them. */
 typedef struct llama_rope {
     tern_rotary_table_opts opts;
-    int64_t pairs;          /* K: half the features of a head       */
-    tern_tensor *cos, *sin; /* (max_position_embeddings, K), of f32 */
+    double *factors;              /* longrope's, the short ones and then the long ones; or NULL */
+    int64_t pairs;                /* K: half the features of a head                             */
+    tern_tensor *tables[2];       /* cos and sin (max_position_embeddings, K), of f32           */
+    tern_tensor *short_tables[2]; /* longrope's of contexts up to original_positions, or NULL   */
 } llama_rope;
+
+static int llama_rope_copy_factors(llama_rope *rope, const tern_llama_opts *o, tern_error *err)
+{
+    size_t bytes = (size_t)rope->pairs * sizeof(double);
+    if (o->rope_scaling != TERN_ROPE_LONGROPE || !o->rope_short_factor || !o->rope_long_factor)
+        return TERN_OK;
+    rope->factors = tern__alloc(2 * bytes, "tern_llama_new", err);
+    if (!rope->factors) return TERN_E_MEMORY;
+    rope->opts.short_factor = memcpy(rope->factors, o->rope_short_factor, bytes);
+    rope->opts.long_factor = memcpy(rope->factors + rope->pairs, o->rope_long_factor, bytes);
+    return TERN_OK;
+}
+
+static int llama_rope_fill(const llama_rope *rope, int64_t positions, tern_tensor *tables[2], tern_error *err)
+{
+    for (int i = 0; i < 2; i++)
+        tables[i] = tern__tensor_new(TERN_F32, 2, (int64_t[]){positions, rope->pairs}, err);
+    return tables[0] && tables[1] ? tern_rotary_table_fill(tables[0], tables[1], NULL, &rope->opts, err)
+                                  : err->code;
+}
 
 static int llama_rope_make(llama_rope *rope, const tern_llama_opts *o, tern_error *err)
 {
+    int64_t longest = o->max_position_embeddings;
     rope->opts = tern_rotary_table_defaults();
     rope->opts.base = o->rope_theta;
     rope->opts.scaling = o->rope_scaling;
     rope->opts.factor = o->rope_factor;
     rope->opts.low_freq_factor = o->rope_low_freq_factor;
     rope->opts.high_freq_factor = o->rope_high_freq_factor;
-    rope->opts.original_positions =
-        o->rope_original_positions ? o->rope_original_positions : o->max_position_embeddings;
+    rope->opts.original_positions = o->rope_original_positions ? o->rope_original_positions : longest;
+    rope->opts.attention_factor = o->rope_attention_factor;
+    rope->opts.beta_fast = o->rope_beta_fast;
+    rope->opts.beta_slow = o->rope_beta_slow;
+    rope->opts.truncate = o->rope_truncate;
     rope->pairs = llama_head_dim(o) / 2;
-    int64_t shape[] = {o->max_position_embeddings, rope->pairs};
-    rope->cos = tern__tensor_new(TERN_F32, 2, shape, err);
-    rope->sin = tern__tensor_new(TERN_F32, 2, shape, err);
-    return rope->cos && rope->sin ? tern_rotary_table_fill(rope->cos, rope->sin, NULL, &rope->opts, err)
-                                  : err->code;
+    int status = llama_rope_copy_factors(rope, o, err);
+    if (!status) status = llama_rope_fill(rope, longest, rope->tables, err);
+    if (status || o->rope_scaling != TERN_ROPE_LONGROPE || rope->opts.original_positions >= longest)
+        return status;
+    return llama_rope_fill(rope, rope->opts.original_positions, rope->short_tables, err);
 }
 
 static void llama_rope_free(llama_rope *rope)
 {
-    tern_tensor_free(rope->cos);
-    tern_tensor_free(rope->sin);
+    for (int i = 0; i < 2; i++) {
+        tern_tensor_free(rope->tables[i]);
+        tern_tensor_free(rope->short_tables[i]);
+    }
+    tern__free(rope->factors);
 }
 
 /* Returns tables (positions, 1, K) for x (N, positions, heads, D); of f64 if x is. */
 static bool llama_rope_tables(const llama_rope *rope, tern_scope *s, tern_dtype dtype, int64_t positions,
                               tern_tensor *tables[2])
 {
+    bool is_short = rope->short_tables[0] && positions <= rope->opts.original_positions;
+    tern_tensor *const *kept = is_short ? rope->short_tables : rope->tables;
     for (int i = 0; i < 2; i++)
         tables[i] = dtype == TERN_F64
                         ? tern__result(s, TERN_F64, TERN__PLAIN, 2, (int64_t[]){positions, rope->pairs})
-                        : tern_slice(s, i ? rope->sin : rope->cos, 0, 0, positions, 1);
+                        : tern_slice(s, kept[i], 0, 0, positions, 1);
     tern_error err = {0};
     if (tables[0] && tables[1] && dtype == TERN_F64 &&
         tern_rotary_table_fill(tables[0], tables[1], NULL, &rope->opts, &err))
@@ -276,7 +308,10 @@ tern_llama_opts tern_llama_defaults(void)
                              .rope_low_freq_factor = 1,
                              .rope_high_freq_factor = 4,
                              .initializer_range = 0.02,
-                             .pad_token_id = -1};
+                             .pad_token_id = -1,
+                             .rope_beta_fast = 32,
+                             .rope_beta_slow = 1,
+                             .rope_truncate = true};
 }
 
 /* Returns the number of elements of all matrices. */
@@ -345,6 +380,10 @@ tern_module *tern_llama_new(const tern_llama_opts *opts, tern_rng *rng, tern_err
     self->opts = o;
     tern_module *m = &self->base.base, *body = new_llama_body(&o, err);
     tern_tensor *embeddings = body ? tern__weight_of(((llama_body *)body)->embed_tokens) : NULL;
+    if (body) {
+        self->opts.rope_short_factor = ((llama_body *)body)->rope.opts.short_factor;
+        self->opts.rope_long_factor = ((llama_body *)body)->rope.opts.long_factor;
+    }
     if (body && !tern__language_model_add(&self->base, body, embeddings, o.tie_word_embeddings, err) &&
         !llama_draw(self, rng, err))
         return m;
@@ -354,10 +393,60 @@ tern_module *tern_llama_new(const tern_llama_opts *opts, tern_rng *rng, tern_err
 
 /* ---- config.json ---- */
 
-static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3"};
+static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3", "yarn", "longrope"};
+
+static double yarn_growth(double factor, double scale)
+{
+    return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
+}
+
+/* DeepSeek's files have two scales in place of the attention_factor. */
+static void read_yarn(const tern__config *rope, tern_llama_opts *o)
+{
+    double scale = 0, all = 0;
+    tern__config_real(rope, "beta_fast", &o->rope_beta_fast);
+    tern__config_real(rope, "beta_slow", &o->rope_beta_slow);
+    tern__config_bool(rope, "truncate", &o->rope_truncate);
+    tern__config_real(rope, "mscale", &scale);
+    tern__config_real(rope, "mscale_all_dim", &all);
+    if (scale != 0 && all != 0)
+        o->rope_attention_factor = yarn_growth(o->rope_factor, scale) / yarn_growth(o->rope_factor, all);
+}
+
+/* Reads the options of a scaling; Phi's files have the original length beside it. Without a factor it is the
+ * ratio of the lengths. The factors of longrope are for the caller to free. */
+static void read_llama_scaling(const tern__config *config, const tern__config *rope, tern_llama_opts *o,
+                               double *factors[2])
+{
+    static const char length[] = "original_max_position_embeddings";
+    tern_rope_scaling scaling = o->rope_scaling;
+    int64_t pairs = o->num_attention_heads > 0 ? llama_head_dim(o) / 2 : 0;
+    bool is_null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(rope->object, "factor"));
+    tern__config_int(rope, length, false, &o->rope_original_positions);
+    if (scaling >= TERN_ROPE_LLAMA3) tern__config_int(config, length, false, &o->rope_original_positions);
+    if (scaling == TERN_ROPE_LONGROPE || (scaling == TERN_ROPE_YARN && is_null)) {
+        if (o->rope_original_positions)
+            o->rope_factor = (double)o->max_position_embeddings / (double)o->rope_original_positions;
+    } else if (scaling != TERN_ROPE_DEFAULT) {
+        tern__config_need(rope, "factor");
+    }
+    tern__config_real(rope, "factor", &o->rope_factor);
+    if (scaling == TERN_ROPE_LLAMA3) {
+        tern__config_need(rope, "low_freq_factor");
+        tern__config_need(rope, "high_freq_factor");
+    }
+    tern__config_real(rope, "low_freq_factor", &o->rope_low_freq_factor);
+    tern__config_real(rope, "high_freq_factor", &o->rope_high_freq_factor);
+    if (scaling == TERN_ROPE_YARN) read_yarn(rope, o);
+    if (scaling == TERN_ROPE_LONGROPE) {
+        o->rope_short_factor = factors[0] = tern__config_reals(rope, "short_factor", pairs);
+        o->rope_long_factor = factors[1] = tern__config_reals(rope, "long_factor", pairs);
+    }
+    tern__config_real(rope, "attention_factor", &o->rope_attention_factor);
+}
 
 /* Reads rope_scaling, which newer files call rope_parameters; it has the base there, too. */
-static void read_llama_rope(const tern__config *config, tern_llama_opts *o)
+static void read_llama_rope(const tern__config *config, tern_llama_opts *o, double *factors[2])
 {
     tern__config_real(config, "rope_theta", &o->rope_theta);
     tern__config rope = *config;
@@ -368,20 +457,21 @@ static void read_llama_rope(const tern__config *config, tern_llama_opts *o)
     const char *type = tern__config_text(&rope, "rope_type");
     if (!type) type = tern__config_text(&rope, "type");
     int i = 0;
-    while (type && i <= TERN_ROPE_LLAMA3 && strcmp(type, rope_types[i]) != 0) i++;
-    if (i > TERN_ROPE_LLAMA3) tern__config_refuse(&rope, "rope_type", type);
+    while (type && i <= TERN_ROPE_LONGROPE && strcmp(type, rope_types[i]) != 0) i++;
+    if (i > TERN_ROPE_LONGROPE) {
+        tern__config_refuse(&rope, "rope_type", type);
+        return;
+    }
     o->rope_scaling = (tern_rope_scaling)i;
     tern__config_real(&rope, "rope_theta", &o->rope_theta);
-    tern__config_real(&rope, "factor", &o->rope_factor);
-    tern__config_real(&rope, "low_freq_factor", &o->rope_low_freq_factor);
-    tern__config_real(&rope, "high_freq_factor", &o->rope_high_freq_factor);
-    tern__config_int(&rope, "original_max_position_embeddings", false, &o->rope_original_positions);
+    read_llama_scaling(config, &rope, o, factors);
 }
 
 static tern_module *llama_open(tern__config *config, tern_rng *rng, tern_error *err)
 {
     tern_llama_opts o = tern_llama_defaults();
     int64_t parallel = 1;
+    double *factors[2] = {NULL};
     tern__config_int(config, "vocab_size", true, &o.vocab_size);
     tern__config_int(config, "hidden_size", true, &o.hidden_size);
     tern__config_int(config, "intermediate_size", true, &o.intermediate_size);
@@ -401,8 +491,11 @@ static tern_module *llama_open(tern__config *config, tern_rng *rng, tern_error *
     const char *act = tern__config_text(config, "hidden_act");
     if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         tern__config_refuse(config, "hidden_act", act);
-    read_llama_rope(config, &o);
-    return tern_llama_new(&o, rng, err);
+    read_llama_rope(config, &o, factors);
+    tern_module *model = tern_llama_new(&o, rng, err);
+    tern__free(factors[0]);
+    tern__free(factors[1]);
+    return model;
 }
 
 static void llama_write_rope(const tern_llama_opts *o, cJSON *config)
@@ -412,6 +505,7 @@ static void llama_write_rope(const tern_llama_opts *o, cJSON *config)
         cJSON_AddNullToObject(config, "rope_scaling");
         return;
     }
+    int pairs = (int)(llama_head_dim(o) / 2);
     cJSON *rope = cJSON_AddObjectToObject(config, "rope_scaling");
     cJSON_AddStringToObject(rope, "rope_type", rope_types[o->rope_scaling]);
     cJSON_AddNumberToObject(rope, "factor", o->rope_factor);
@@ -419,6 +513,17 @@ static void llama_write_rope(const tern_llama_opts *o, cJSON *config)
         cJSON_AddNumberToObject(rope, "low_freq_factor", o->rope_low_freq_factor);
         cJSON_AddNumberToObject(rope, "high_freq_factor", o->rope_high_freq_factor);
     }
+    if (o->rope_scaling == TERN_ROPE_YARN) {
+        cJSON_AddNumberToObject(rope, "beta_fast", o->rope_beta_fast);
+        cJSON_AddNumberToObject(rope, "beta_slow", o->rope_beta_slow);
+        cJSON_AddBoolToObject(rope, "truncate", o->rope_truncate);
+    }
+    if (o->rope_scaling == TERN_ROPE_LONGROPE) {
+        cJSON_AddItemToObject(rope, "short_factor", cJSON_CreateDoubleArray(o->rope_short_factor, pairs));
+        cJSON_AddItemToObject(rope, "long_factor", cJSON_CreateDoubleArray(o->rope_long_factor, pairs));
+    }
+    if (o->rope_attention_factor != 0)
+        cJSON_AddNumberToObject(rope, "attention_factor", o->rope_attention_factor);
     if (o->rope_original_positions)
         cJSON_AddNumberToObject(rope, "original_max_position_embeddings", (double)o->rope_original_positions);
 }

@@ -19,6 +19,7 @@ static const char FUNC[] = "tern_pretrained_open";
 typedef struct weights {
     tern__language_model *model;
     const char *folder;
+    bool is_full;         /* names have the prefix of the body, or are those of a head */
     tern_object *missing; /* names that no file has had so far; NULL: no file was read */
     tern_error *err;
 } weights;
@@ -31,22 +32,43 @@ static bool is_full_name(const tern__language_model *model, const char *name)
            !strncmp(name, "lm_head.", 8);
 }
 
-/* Files of the body alone, as GPT2Model's, have no prefix. */
-static tern_module *weights_target(const weights *w, const tern_object *state)
+/* Every name is seen before the weights of its file are read, those of shards before the first one is. */
+static void see_name(weights *w, const char *name)
 {
-    for (int64_t i = 0; i < tern_object_count(state); i++) {
-        const char *name = tern_object_to_string(tern_object_key(state, i));
-        if (name && is_full_name(w->model, name)) return &w->model->base;
-    }
-    return w->model->body;
+    const tern__language_kind *kind = w->model->kind;
+    w->is_full = w->is_full || is_full_name(w->model, name);
+    if (kind->see_name) kind->see_name(&w->model->base, name, w->err);
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), most = strlen(end);
+    return length >= most && !strcmp(name + length - most, end);
 }
 
 static bool is_needless(const tern__language_kind *kind, const char *name)
 {
-    size_t length = strlen(name);
     for (const char *const *end = kind->buffers; *end; end++)
-        if (length >= strlen(*end) && !strcmp(name + length - strlen(*end), *end)) return true;
+        if (ends_with(name, *end)) return true;
     return false;
+}
+
+/* The first files of BERT name a norm's weight and bias as TensorFlow does. Adds the names of today. */
+static void add_norm_names(tern_object *state, tern_error *err)
+{
+    static const char *const names[][2] = {{".LayerNorm.gamma", ".LayerNorm.weight"},
+                                           {".LayerNorm.beta", ".LayerNorm.bias"}};
+    int64_t count = tern_object_count(state);
+    for (int64_t i = 0; i < 2 * count && !tern__is_set(err); i++) {
+        const char *name = tern_object_to_string(tern_object_key(state, i / 2)), *const *pair = names[i % 2];
+        tern_tensor *tensor = tern_object_to_tensor(tern_object_at(state, i / 2));
+        char today[512] = "";
+        if (!name || !tensor || !ends_with(name, pair[0])) continue;
+        tern__text_append(today, sizeof(today), "%.*s%s", (int)(strlen(name) - strlen(pair[0])), name,
+                          pair[1]);
+        if (!tern_object_get(state, today))
+            tern_object_set(state, today, tern_object_tensor(tensor, err), err);
+    }
 }
 
 static void check_unexpected(const weights *w, const tern_object *names, const char *path)
@@ -76,27 +98,40 @@ static void note_missing(weights *w, const tern_object *names, bool is_body)
                           is_body ? "." : "", tern_object_to_string(tern_object_at(names, i)));
         note_one(w, missing, full);
     }
-    if (is_body && !w->model->is_tied) note_one(w, missing, "lm_head.weight");
+    if (is_body && w->model->head && !w->model->is_tied) note_one(w, missing, "lm_head.weight");
     tern_object_free(w->missing);
     w->missing = missing;
+}
+
+/* Files of the body alone, as GPT2Model's, have no prefix. A model without a head reads its body alone out of
+ * a file with other heads, as BertForMaskedLM's. */
+static void read_state(weights *w, const tern_object *state, const char *path)
+{
+    tern_module_load_opts opts = tern_module_load_defaults();
+    tern_object *report = NULL;
+    char prefix[32] = "";
+    tern__text_append(prefix, sizeof(prefix), "%s.", w->model->kind->body);
+    opts.strict = false;
+    if (w->is_full && !w->model->head) opts.prefix = prefix;
+    tern_module *target = w->is_full ? &w->model->base : w->model->body;
+    tern_module_state_dict_load(target, state, &opts, &report, w->err);
+    check_unexpected(w, tern_object_get(report, "unexpected_keys"), path);
+    note_missing(w, tern_object_get(report, "missing_keys"), target == w->model->body);
+    tern_object_free(report);
 }
 
 static void read_file(weights *w, const char *name)
 {
     tern_load_opts load = tern_load_defaults();
     load.memory = (size_t)256 << 20;
-    tern_module_load_opts opts = tern_module_load_defaults();
-    opts.strict = false;
-    tern_object *report = NULL;
     char *path = tern__path_join(w->folder, name, FUNC, w->err);
     tern_object *state = path ? tern_load(path, &load, w->err) : NULL;
-    if (state) {
-        tern_module *target = weights_target(w, state);
-        tern_module_state_dict_load(target, state, &opts, &report, w->err);
-        check_unexpected(w, tern_object_get(report, "unexpected_keys"), path);
-        note_missing(w, tern_object_get(report, "missing_keys"), target == w->model->body);
+    if (state) add_norm_names(state, w->err);
+    for (int64_t i = 0; i < tern_object_count(state); i++) {
+        const char *key = tern_object_to_string(tern_object_key(state, i));
+        if (key) see_name(w, key);
     }
-    tern_object_free(report);
+    if (state) read_state(w, state, path);
     tern_object_free(state);
     tern__free(path);
 }
@@ -109,6 +144,7 @@ static void read_shards(weights *w, const char *index)
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *entry;
     if (root && (!cJSON_IsObject(map) || !map->child))
         tern__error_set(w->err, FUNC, TERN_E_FORMAT, "%s: \"weight_map\" is missing", path);
+    if (!tern__is_set(w->err)) cJSON_ArrayForEach(entry, map) see_name(w, entry->string);
     tern_object *read = tern_object_dict(w->err);
     cJSON_ArrayForEach(entry, map)
     {
@@ -163,7 +199,7 @@ static void read_weights(weights *w)
 
 static const tern__language_kind *find_kind(const tern__config *config)
 {
-    static const tern__language_kind *const kinds[] = {&tern__gpt2_kind, &tern__llama_kind};
+    static const tern__language_kind *const kinds[] = {&tern__gpt2_kind, &tern__llama_kind, &tern__bert_kind};
     const char *type = tern__config_text(config, "model_type");
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config->object, "architectures");
     const char *architecture = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
@@ -209,7 +245,7 @@ tern_module *tern_pretrained_open(const char *folder, const tern_pretrained_opts
         return NULL;
     tern_module *model = make_model(folder, o.rng, err);
     if (!model || o.rng) return model;
-    weights w = {.model = tern__language_model_of(model), .folder = folder, .err = err};
+    weights w = {.model = tern__pretrained_of(model), .folder = folder, .err = err};
     read_weights(&w);
     tern_object_free(w.missing);
     if (!tern__is_set(err)) return model;

@@ -162,7 +162,7 @@ int tern_pretrained_save(const tern_module *model, const char *folder, const ter
         return err->code;
     folder_writer w = {.folder = folder,
                        .module = model,
-                       .model = tern__language_model_of(model),
+                       .model = tern__pretrained_of(model),
                        .most = o.max_shard_bytes,
                        .err = err};
     if (!w.model)

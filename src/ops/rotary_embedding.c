@@ -108,13 +108,44 @@ tern_rotary_table_opts tern_rotary_table_defaults(void)
                                     .factor = 1,
                                     .low_freq_factor = 1,
                                     .high_freq_factor = 4,
-                                    .original_positions = 8192};
+                                    .original_positions = 8192,
+                                    .beta_fast = 32,
+                                    .beta_slow = 1,
+                                    .truncate = true};
+}
+
+/* How much of a frequency llama3 keeps: by the waves in the original length. */
+static double llama3_share(const tern_rotary_table_opts *o, double frequency)
+{
+    double waves = (double)o->original_positions * frequency / (2 * M_PI);
+    double share = (waves - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
+    return waves < o->low_freq_factor ? 0 : waves > o->high_freq_factor ? 1 : share;
+}
+
+/* The pair, or a place between two, that turns so many times in the original length. */
+static double yarn_pair(const tern_rotary_table_opts *o, double turns, int64_t pairs)
+{
+    return (double)pairs * log((double)o->original_positions / (turns * 2 * M_PI)) / log(o->base);
+}
+
+/* How much of a frequency yarn keeps: all before the fast pair, nothing after the slow one. */
+static double yarn_share(const tern_rotary_table_opts *o, int64_t k, int64_t pairs)
+{
+    double fast = yarn_pair(o, o->beta_fast, pairs), slow = yarn_pair(o, o->beta_slow, pairs);
+    if (o->truncate) {
+        fast = floor(fast);
+        slow = ceil(slow);
+    }
+    fast = fmax(fast, 0);
+    slow = fmin(slow, (double)(2 * pairs - 1));
+    if (fast == slow) slow += 0.001;
+    return 1 - fmin(fmax(((double)k - fast) / (slow - fast), 0), 1);
 }
 
 /* The angle per position of pair k. transformers' modeling_rope_utils.py has the formulas: linear divides all
  * frequencies by the factor, dynamic raises the base for sequences longer than the model was trained with,
- * and llama3 divides those of long waves, leaves those of short waves, and goes from one to the other in
- * between. */
+ * llama3 and yarn divide those of long waves, leave those of short waves, and go from one to the other in
+ * between, and longrope has a divisor for each. */
 static double rotary_frequency(const tern_rotary_table_opts *o, int64_t k, int64_t pairs, int64_t length)
 {
     double base = o->base, original = (double)o->original_positions;
@@ -123,11 +154,57 @@ static double rotary_frequency(const tern_rotary_table_opts *o, int64_t k, int64
             pow(o->factor * (double)length / original - (o->factor - 1), (double)pairs / (double)(pairs - 1));
     double frequency = pow(base, -(double)k / (double)pairs);
     if (o->scaling == TERN_ROPE_LINEAR) return frequency / o->factor;
-    if (o->scaling != TERN_ROPE_LLAMA3) return frequency;
-    double waves = original * frequency / (2 * M_PI); /* in the original length */
-    double share = (waves - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
-    share = waves < o->low_freq_factor ? 0 : waves > o->high_freq_factor ? 1 : share;
+    if (o->scaling == TERN_ROPE_LONGROPE)
+        return frequency / (length > o->original_positions ? o->long_factor : o->short_factor)[k];
+    bool is_yarn = o->scaling == TERN_ROPE_YARN;
+    if (!is_yarn && o->scaling != TERN_ROPE_LLAMA3) return frequency;
+    double share = is_yarn ? yarn_share(o, k, pairs) : llama3_share(o, frequency);
     return (1 - share) * frequency / o->factor + share * frequency;
+}
+
+/* What cosines and sines are multiplied by, so that attention over more positions stays as sharp. */
+static double rotary_amplitude(const tern_rotary_table_opts *o)
+{
+    bool is_yarn = o->scaling == TERN_ROPE_YARN;
+    if (!is_yarn && o->scaling != TERN_ROPE_LONGROPE) return 1;
+    if (o->attention_factor != 0) return o->attention_factor;
+    if (o->factor <= 1) return 1;
+    double grown = log(o->factor);
+    return is_yarn ? 0.1 * grown + 1 : sqrt(1 + grown / log((double)o->original_positions));
+}
+
+static int longrope_check(const tern_rotary_table_opts *o, int64_t pairs, const char *func, tern_error *err)
+{
+    if (!o->short_factor || !o->long_factor)
+        return tern__error_set(err, func, TERN_E_INVALID, "longrope: short_factor or long_factor is NULL");
+    for (int64_t k = 0; k < pairs; k++)
+        if (!(o->short_factor[k] > 0 && o->long_factor[k] > 0))
+            return tern__error_set(err, func, TERN_E_RANGE,
+                                   "longrope: expected factors above 0, got %g and %g for pair %lld",
+                                   o->short_factor[k], o->long_factor[k], (long long)k);
+    if (o->original_positions > 1) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_RANGE, "longrope: original_positions is 1, expected more");
+}
+
+/* Checks what one scaling needs. */
+static int rotary_scaling_check(const tern_rotary_table_opts *o, int64_t pairs, const char *func,
+                                tern_error *err)
+{
+    if (o->scaling == TERN_ROPE_LLAMA3 && !(o->low_freq_factor < o->high_freq_factor))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "expected a low_freq_factor below the high_freq_factor, got %g and %g",
+                               o->low_freq_factor, o->high_freq_factor);
+    if (o->scaling == TERN_ROPE_DYNAMIC && pairs == 1)
+        return tern__error_set(err, func, TERN_E_SHAPE, "dynamic scaling of one pair is not defined");
+    if (!(o->attention_factor >= 0))
+        return tern__error_set(err, func, TERN_E_RANGE, "expected an attention_factor of at least 0, got %g",
+                               o->attention_factor);
+    if (o->scaling == TERN_ROPE_YARN && !(o->beta_fast > 0 && o->beta_slow > 0 && o->base != 1))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "yarn: expected beta_fast and beta_slow above 0 and a base that is not 1, got "
+                               "%g, %g and %g",
+                               o->beta_fast, o->beta_slow, o->base);
+    return o->scaling == TERN_ROPE_LONGROPE ? longrope_check(o, pairs, func, err) : TERN_OK;
 }
 
 static int rotary_table_check(const tern_tensor *cos, const tern_tensor *sin, const tern_rotary_table_opts *o,
@@ -144,18 +221,13 @@ static int rotary_table_check(const tern_tensor *cos, const tern_tensor *sin, co
     if (!tern__dtype_is_float(c->dtype) || !tern__dtype_is_float(s->dtype))
         return tern__error_set(err, func, TERN_E_DTYPE, "expected tables of floating point, got %s and %s",
                                tern_dtype_name(c->dtype), tern_dtype_name(s->dtype));
-    if ((unsigned)o->scaling > TERN_ROPE_LLAMA3)
+    if ((unsigned)o->scaling > TERN_ROPE_LONGROPE)
         return tern__error_set(err, func, TERN_E_INVALID, "scaling %d does not exist", (int)o->scaling);
     if (!(o->base > 0 && o->factor > 0 && o->original_positions > 0))
         return tern__error_set(err, func, TERN_E_RANGE,
                                "expected base, factor and original_positions above 0, got %g, %g and %lld",
                                o->base, o->factor, (long long)o->original_positions);
-    if (o->scaling == TERN_ROPE_LLAMA3 && !(o->low_freq_factor < o->high_freq_factor))
-        return tern__error_set(err, func, TERN_E_RANGE,
-                               "expected a low_freq_factor below the high_freq_factor, got %g and %g",
-                               o->low_freq_factor, o->high_freq_factor);
-    if (o->scaling != TERN_ROPE_DYNAMIC || c->shape[1] != 1) return TERN_OK;
-    return tern__error_set(err, func, TERN_E_SHAPE, "dynamic scaling of one pair is not defined");
+    return rotary_scaling_check(o, c->shape[1], func, err);
 }
 
 static int64_t rotary_position(const int64_t *positions, int64_t row)
@@ -166,14 +238,15 @@ static int64_t rotary_position(const int64_t *positions, int64_t row)
 static void rotary_table_fill(const tern__view *cosine, const tern__view *sine, const int64_t *positions,
                               const tern_rotary_table_opts *o)
 {
+    double amplitude = rotary_amplitude(o);
     int64_t rows = cosine->shape[0], pairs = cosine->shape[1], length = 0;
     for (int64_t row = 0; row < rows; row++) length = TERN__MAX(length, rotary_position(positions, row) + 1);
     for (int64_t k = 0; k < pairs; k++) {
         double frequency = rotary_frequency(o, k, pairs, length);
         for (int64_t row = 0; row < rows; row++) {
             double angle = (double)rotary_position(positions, row) * frequency;
-            tern__view_set(cosine, row * pairs + k, cos(angle));
-            tern__view_set(sine, row * pairs + k, sin(angle));
+            tern__view_set(cosine, row * pairs + k, amplitude * cos(angle));
+            tern__view_set(sine, row * pairs + k, amplitude * sin(angle));
         }
     }
 }

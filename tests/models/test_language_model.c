@@ -33,6 +33,18 @@ static tern_module *make_llama(world *w)
     return tern_llama_new(&opts, w->rng, &w->err);
 }
 
+static tern_module *make_bert(world *w)
+{
+    tern_bert_opts opts = tern_bert_defaults();
+    opts.vocab_size = WORDS;
+    opts.hidden_size = WIDTH;
+    opts.intermediate_size = WIDTH + 3;
+    opts.num_hidden_layers = 2;
+    opts.num_attention_heads = HEADS;
+    opts.max_position_embeddings = LENGTH;
+    return tern_bert_new(&opts, w->rng, &w->err);
+}
+
 static int run_step(world *w, tern_module *model)
 {
     tern_tensor *tokens = tern_tensor_from(w->scope, NULL, TERN_I64, 2, (int64_t[]){2, LENGTH});
@@ -50,13 +62,13 @@ static int remove_entry(const char *path, const struct stat *about, int kind, st
 }
 
 /* Writes a model in shards and opens it. Returns the first error's code. */
-static int write_and_open(const char *folder, int shards)
+static int write_and_open(const char *folder, int shards, tern_module *(*make)(world *w))
 {
     tern_error err = {0};
     world w = {.rng = NULL};
     tern_pretrained_save_opts opts = tern_pretrained_save_defaults();
     if (shards) opts.max_shard_bytes = 700;
-    tern_module *made = make_llama(&w), *opened = NULL;
+    tern_module *made = make(&w), *opened = NULL;
     if (made && !tern_pretrained_save(made, folder, &opts, &err))
         opened = tern_pretrained_open(folder, NULL, &err);
     int code = w.err.code ? w.err.code : err.code;
@@ -71,12 +83,13 @@ static void folders_tell_out_of_memory(void **state)
     (void)state;
     char folder[] = "/tmp/tern-language-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    for (int shards = 0; shards < 2; shards++) {
+    static tern_module *(*const makes[])(world *) = {make_llama, make_bert};
+    for (int i = 0; i < 4; i++) {
         int code = TERN_E_MEMORY, failures = 0;
         for (int at = 1; code == TERN_E_MEMORY; at += 13, failures++) { /* each time a folder is written */
             ledger books = {.refuse_at = at, .refuse_all = true};
             ledger_open(&books);
-            code = write_and_open(folder, shards);
+            code = write_and_open(folder, i % 2, makes[i / 2]);
             ledger_close(&books);
         }
         assert_int_equal(code, TERN_OK);
@@ -91,17 +104,22 @@ static whole_step gpt2 = {make_gpt2, run_step, 20}, llama = {make_llama, run_ste
 static void more_than_the_machine_has_is_an_error(void **state)
 {
     (void)state;
-    tern_error err = {0}, other = {0};
+    tern_error err = {0}, other = {0}, third = {0};
     tern_gpt2_opts wide = tern_gpt2_defaults();
     tern_llama_opts deep = tern_llama_defaults();
+    tern_bert_opts long_one = tern_bert_defaults();
     wide.vocab_size = (int64_t)1 << 40;
     deep.num_hidden_layers = 1000000;
+    long_one.max_position_embeddings = (int64_t)1 << 40;
     assert_null(tern_gpt2_new(&wide, NULL, &err));
     assert_int_equal(err.code, TERN_E_MEMORY);
     assert_non_null(strstr(err.text, "of memory"));
     assert_null(tern_llama_new(&deep, NULL, &other));
     assert_int_equal(other.code, TERN_E_MEMORY);
     assert_non_null(strstr(other.text, "of memory"));
+    assert_null(tern_bert_new(&long_one, NULL, &third));
+    assert_int_equal(third.code, TERN_E_MEMORY);
+    assert_non_null(strstr(third.text, "of memory"));
 }
 
 int main(void)

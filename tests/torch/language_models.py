@@ -1,6 +1,7 @@
-"""GPT-2 and Llama in PyTorch, with the formulas and names of Hugging Face's transformers, and tern's beside them."""
+"""GPT-2, Llama and BERT in PyTorch, with the formulas and names of Hugging Face's transformers, and tern's beside them."""
 import ctypes
 import math
+from types import SimpleNamespace
 
 import numpy
 import torch
@@ -10,6 +11,8 @@ from torch.nn import functional as F
 import tern
 from nets import Net, library
 from ops import error_of
+from test_bert import Bert, Opts as BertOpts
+from test_rotary_embedding import attention_scaling, frequencies
 
 
 class Gpt2Opts(ctypes.Structure):
@@ -59,6 +62,12 @@ class LlamaOpts(ctypes.Structure):
         ("attention_dropout", ctypes.c_double),
         ("initializer_range", ctypes.c_double),
         ("pad_token_id", ctypes.c_int64),
+        ("rope_attention_factor", ctypes.c_double),
+        ("rope_beta_fast", ctypes.c_double),
+        ("rope_beta_slow", ctypes.c_double),
+        ("rope_truncate", ctypes.c_bool),
+        ("rope_short_factor", ctypes.POINTER(ctypes.c_double)),
+        ("rope_long_factor", ctypes.POINTER(ctypes.c_double)),
     ]
 
 
@@ -87,14 +96,15 @@ class SaveOpts(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("max_shard_bytes", ctypes.c_int64)]
 
 
-KINDS = {"gpt2": Gpt2Opts, "llama": LlamaOpts}
-NO_DROPOUT = {"gpt2": dict(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), "llama": {}}
+KINDS = {"gpt2": Gpt2Opts, "llama": LlamaOpts, "bert": BertOpts}
+NO_DROPOUT = {"gpt2": dict(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), "llama": {},
+              "bert": dict(hidden_dropout_prob=0, attention_probs_dropout_prob=0)}
 
 
 def language_library():
     lib = library()
-    lib.returns(ctypes.c_void_p, *"""tern_gpt2_new tern_llama_new tern_pretrained_open tern_language_model_loss tern_load
-        tern_module_state_dict tern_adamw_new tern_object_get tern_object_at tern_object_to_string""".split())
+    lib.returns(ctypes.c_void_p, *"""tern_gpt2_new tern_llama_new tern_bert_new tern_pretrained_open tern_language_model_loss tern_load
+        tern_module_state_dict tern_linear_cross_entropy tern_adamw_new tern_object_get tern_object_at tern_object_to_string""".split())
     for kind, opts in KINDS.items():
         lib.returns(opts, f"tern_{kind}_defaults")
     lib.returns(LossOpts, "tern_language_model_loss_defaults")
@@ -106,7 +116,7 @@ def language_library():
 def make_language_model(lib, kind, rng, **fields):
     opts = getattr(lib, f"tern_{kind}_defaults")()
     for name, value in {**NO_DROPOUT[kind], **fields}.items():
-        setattr(opts, name, value)
+        setattr(opts, name, (ctypes.c_double * len(value))(*value) if isinstance(value, list) else value)
     return lib.check(f"tern_{kind}_new", ctypes.byref(opts), rng)
 
 
@@ -211,30 +221,19 @@ class RmsNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
 
 
-def inverse_frequencies(pairs, theta, scaling, factor, low, high, original):
-    """Of Llama 3.1's report and transformers' modeling_rope_utils.py."""
-    inverse = theta ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
-    if scaling == 1:
-        return inverse / factor
-    if scaling != 3:
-        return inverse
-    waves = 2 * math.pi / inverse
-    smooth = ((original / waves - low) / (high - low)).clamp(0, 1)
-    return (1 - smooth) * inverse / factor + smooth * inverse
-
-
 class LlamaAttention(nn.Module):
-    def __init__(self, width, heads, key_heads, features, bias, frequencies):
+    def __init__(self, width, heads, key_heads, features, bias, rope):
         super().__init__()
-        self.features, self.frequencies = features, frequencies
+        self.features, self.rope = features, rope
         self.q_proj = nn.Linear(width, heads * features, bias)
         self.k_proj = nn.Linear(width, key_heads * features, bias)
         self.v_proj = nn.Linear(width, key_heads * features, bias)
         self.o_proj = nn.Linear(heads * features, width, bias)
 
     def rotate(self, x):
-        angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * self.frequencies
-        cos, sin = (torch.cat([part, part], 1).to(x.dtype) for part in (angles.cos(), angles.sin()))
+        length, scale = x.shape[2], attention_scaling(**self.rope)
+        angles = torch.arange(length, dtype=torch.float64)[:, None] * torch.tensor(frequencies(self.features, length, **self.rope))
+        cos, sin = (scale * torch.cat([part, part], 1).to(x.dtype) for part in (angles.cos(), angles.sin()))
         a, b = x.chunk(2, -1)
         return x * cos + torch.cat([-b, a], -1) * sin
 
@@ -275,15 +274,17 @@ class Llama(nn.Module):
                  max_position_embeddings, num_key_value_heads=0, head_dim=0, rms_norm_eps=1e-6, rope_theta=1e4,
                  rope_scaling=0, rope_factor=1.0, rope_low_freq_factor=1.0, rope_high_freq_factor=4.0,
                  rope_original_positions=0, attention_bias=False, mlp_bias=False, tie_word_embeddings=False,
-                 pad_token_id=-1):
+                 pad_token_id=-1, rope_attention_factor=0.0, rope_beta_fast=32.0, rope_beta_slow=1.0, rope_truncate=True,
+                 rope_short_factor=None, rope_long_factor=None):
         super().__init__()
         features = head_dim or hidden_size // num_attention_heads
-        frequencies = inverse_frequencies(features // 2, rope_theta, rope_scaling, rope_factor, rope_low_freq_factor,
-                                          rope_high_freq_factor, rope_original_positions or max_position_embeddings)
+        rope = dict(base=rope_theta, scaling=rope_scaling, factor=rope_factor, low=rope_low_freq_factor, high=rope_high_freq_factor,
+                    original=rope_original_positions or max_position_embeddings, attention=rope_attention_factor, fast=rope_beta_fast,
+                    slow=rope_beta_slow, truncate=rope_truncate, short=rope_short_factor, long=rope_long_factor)
         layer = lambda: LlamaLayer(
             hidden_size, intermediate_size, rms_norm_eps, mlp_bias,
             LlamaAttention(hidden_size, num_attention_heads, num_key_value_heads or num_attention_heads, features,
-                           attention_bias, frequencies))
+                           attention_bias, rope))
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(vocab_size, hidden_size, padding_idx=None if pad_token_id < 0 else pad_token_id),
             "layers": nn.ModuleList(layer() for _ in range(num_hidden_layers)), "norm": RmsNorm(hidden_size, rms_norm_eps)})
@@ -298,7 +299,13 @@ class Llama(nn.Module):
         return self.lm_head(self.model["norm"](x))
 
 
-TWINS = {"gpt2": Gpt2, "llama": Llama}
+def bert(**fields):
+    """transformers' BertModel, without dropout."""
+    defaults = dict(type_vocab_size=2, pad_token_id=0, layer_norm_eps=1e-12, initializer_range=0.02, add_pooling_layer=True)
+    return Bert(SimpleNamespace(**{**defaults, **NO_DROPOUT["bert"], **fields}))
+
+
+TWINS = {"gpt2": Gpt2, "llama": Llama, "bert": bert}
 
 
 def next_token_loss(logits, labels):
@@ -365,7 +372,7 @@ def scatter(module, seed):
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             draw = torch.randn(parameter.shape, generator=generator)
-            is_norm = "norm" in name or ".ln_" in name
+            is_norm = "norm" in name.lower() or ".ln_" in name
             parameter.copy_(1 + 0.2 * draw if is_norm and name.endswith("weight") else
                             draw * (0.5 / math.sqrt(parameter.shape[0]) if parameter.ndim > 1 else 0.1))
 

@@ -1,6 +1,8 @@
 """Folders of Hugging Face: written and read again in one file and in shards; files of torch.save with and without prefixes; damaged ones."""
 import ctypes
+import itertools
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -13,19 +15,28 @@ import skips
 import tern
 from language_models import TWINS, LanguageNet, language_library, scatter
 from safetensors_file import read
+from test_rotary_embedding import LONGROPE, YARN
 
 FIELDS = {
     "gpt2": dict(vocab_size=61, n_positions=16, n_embd=24, n_layer=2, n_head=3),
     "llama": dict(vocab_size=53, hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
                   num_key_value_heads=2, max_position_embeddings=16),
+    "bert": dict(vocab_size=59, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20, max_position_embeddings=16),
 }
 OTHERS = {
     "gpt2": dict(n_inner=30, activation_function=1, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
     "llama": dict(tie_word_embeddings=True, rope_scaling=3, rope_factor=8.0, rope_original_positions=8, rope_theta=500.0, head_dim=10,
                   attention_bias=True, mlp_bias=True, rms_norm_eps=1e-5, pad_token_id=2),
+    "bert": dict(add_pooling_layer=False, pad_token_id=-1, type_vocab_size=3, layer_norm_eps=1e-3, hidden_dropout_prob=0.2),
 }
 BODY = {"gpt2": "transformer.", "llama": "model."}
 BUFFER = {"gpt2": "h.0.attn.bias", "llama": "layers.1.self_attn.rotary_emb.inv_freq"}
+
+
+class PretrainedOpts(ctypes.Structure):
+    """tern_pretrained_opts."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("rng", ctypes.c_void_p)]
 
 
 class Pretrained(unittest.TestCase):
@@ -128,7 +139,7 @@ class Pretrained(unittest.TestCase):
             self.assertTrue(numpy.array_equal(state[name], value.numpy()), name)
 
     def test_torch_files(self):
-        for kind in FIELDS:
+        for kind in BODY:
             tied = dict(tie_word_embeddings=True)
             body = BODY[kind]
             stale = lambda state: {**state, body + BUFFER[kind]: torch.ones(1, 1, 4, 4)}
@@ -139,6 +150,39 @@ class Pretrained(unittest.TestCase):
         for name in os.listdir(self.folder):
             os.remove(self.path(name))
         self.loads(self.torch_folder("llama", shards=3))
+
+    def test_bert_files(self):
+        """Names with and without the prefix, heads, buffers of older files, norms' names of the first files, no pooler; also in shards."""
+        full = lambda state: {"bert." + n: v for n, v in state.items()}
+        heads = lambda state: {"cls.predictions.bias": torch.ones(59), **full(state), "classifier.weight": torch.ones(2, 24)}
+        stale = lambda state: {**state, "embeddings.position_ids": torch.arange(16)[None]}
+        first = lambda state: {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v for n, v in heads(state).items()}
+        headless = lambda state: {n: v for n, v in state.items() if "pooler" not in n}
+        for change, shards in itertools.product((lambda state: state, full, heads, stale, first), (1, 4)):
+            for name in os.listdir(self.folder):
+                os.remove(self.path(name))
+            self.loads(self.torch_folder("bert", change, shards=shards))
+            for name in os.listdir(self.folder):
+                os.remove(self.path(name))
+            module = self.torch_folder("bert", lambda state: change(headless(state)), shards=shards)
+            self.assertEqual(list(self.open().state()), list(headless(module.state_dict())))
+        self.torch_folder("bert", lambda state: heads({n: v for n, v in state.items() if n != "pooler.dense.bias"}))
+        os.remove(self.path("pytorch_model.bin.index.json"))
+        self.refused(lambda: self.open(), "the weights of 1 names are missing", '"bert.pooler.dense.bias"')
+        self.torch_folder("bert", lambda state: heads({**state, "encoder.layer.2.output.LayerNorm.gamma": torch.ones(24)}))
+        self.refused(lambda: self.open(), 'bert has no "encoder.layer.2.output.LayerNorm.weight"')
+
+    def test_bert_of_drawn_weights(self):
+        """With a generator it has a pooler, as BertModel(config)."""
+        self.save(self.new("bert", add_pooling_layer=False), self.folder)
+        opts = PretrainedOpts(ctypes.sizeof(PretrainedOpts))
+        net = LanguageNet(self.lib, lambda rng: self.open_drawn(opts, rng), seed=3)
+        self.addCleanup(net.close)
+        self.same(self.new("bert"), net)
+
+    def open_drawn(self, opts, rng):
+        opts.rng = rng
+        return self.lib.check("tern_pretrained_open", self.folder.encode(), ctypes.byref(opts))
 
     def test_halves(self):
         module = self.torch_folder("llama", lambda state: {n: v.bfloat16() for n, v in state.items()})
@@ -173,6 +217,27 @@ class Pretrained(unittest.TestCase):
         self.config(lambda config: config.pop("model_type"))
         self.same(net, self.open())
 
+    def test_scalings(self):
+        """yarn and longrope are written and read again; DeepSeek's scales become one attention_factor."""
+        yarn = dict(rope_scaling=YARN, rope_factor=4.0, rope_original_positions=8)
+        for fields in (dict(yarn, rope_beta_fast=2.5, rope_beta_slow=0.5, rope_truncate=False), dict(yarn, rope_attention_factor=1.2),
+                       dict(rope_scaling=LONGROPE, rope_short_factor=[1.0, 1.5, 2.25], rope_long_factor=[2.0, 3.5, 0.1], rope_original_positions=4),
+                       dict(rope_scaling=LONGROPE, rope_short_factor=[1.0, 1.5, 2.25], rope_long_factor=[2.0, 3.5, 0.1], rope_factor=3.0)):
+            net = self.new("llama", **fields)
+            self.save(net, self.folder)
+            self.same(net, self.open())
+        self.save(self.new("llama", rope_scaling=YARN, rope_factor=4.0, rope_original_positions=4), self.folder)
+
+        def beside(config):
+            del config["rope_scaling"]["original_max_position_embeddings"]
+            config["rope_scaling"]["factor"], config["original_max_position_embeddings"] = None, 4
+
+        self.config(beside)  # of Phi and DeepSeek: the length beside the scaling, and 16 / 4 as the factor
+        self.same(self.new("llama", rope_scaling=YARN, rope_factor=4.0, rope_original_positions=4), self.open())
+        self.save(self.new("llama", **yarn), self.folder)
+        self.config(lambda config: config["rope_scaling"].update(mscale=1.5, mscale_all_dim=0.5))
+        self.same(self.new("llama", rope_attention_factor=(0.15 * math.log(4) + 1) / (0.05 * math.log(4) + 1), **yarn), self.open())
+
     def test_what_there_is_not(self):
         self.refused(lambda: self.open(self.path("nothing")), "nothing/config.json", "No such file")
         for text, error in (("{", "is not JSON"), ("[]", "is not a JSON object"), ("{}", '"model_type" is missing'),
@@ -187,7 +252,17 @@ class Pretrained(unittest.TestCase):
                      ("scale_attn_by_inverse_layer_idx", True, "which tern does not have"), ("resid_pdrop", "x", "is not a number"),
                      ("tie_word_embeddings", 1, "is not true or false"), ("n_head", 7, "not a multiple of n_head 7")),
             "llama": (("hidden_size", None, '"hidden_size" is missing'), ("hidden_act", "gelu", '"hidden_act" is gelu'),
-                      ("rope_scaling", {"type": "yarn", "factor": 2.0}, '"rope_type" is yarn, which tern does not have')),
+                      ("rope_scaling", {"type": "proportional", "factor": 2.0}, '"rope_type" is proportional, which tern does not have'),
+                      ("rope_scaling", {"type": "yarn"}, '"factor" is missing'), ("rope_scaling", {"rope_type": "dynamic"}, '"factor" is missing'),
+                      ("rope_scaling", {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}, '"high_freq_factor" is missing'),
+                      ("rope_scaling", {"rope_type": "longrope", "short_factor": [1, 1, 1]}, '"long_factor" is missing'),
+                      ("rope_parameters", {"rope_type": "longrope", "short_factor": [1, 1, 1], "long_factor": [1, 2]}, '"long_factor" is not a list of 3 numbers'),
+                      ("rope_parameters", {"rope_type": "longrope", "short_factor": [1, "1", 1], "long_factor": [1, 1, 1]}, '"short_factor" is not a list'),
+                      ("rope_parameters", {"rope_type": "yarn", "factor": 2.0, "truncate": 1}, '"truncate" is not true or false')),
+            "bert": (("type_vocab_size", None, '"type_vocab_size" is missing'), ("hidden_act", "relu", '"hidden_act" is relu, which tern does not have'),
+                     ("is_decoder", True, '"is_decoder" is true'), ("add_cross_attention", True, '"add_cross_attention" is true'),
+                     ("position_embedding_type", "relative_key", '"position_embedding_type" is relative_key'), ("pad_token_id", 99, "padding_idx"),
+                     ("vocab_size", 2**52, "GB of memory"), ("hidden_size", 25, "hidden_size divisible by num_attention_heads")),
         }
         for kind, cases in changes.items():
             for name, value, error in cases:
@@ -222,6 +297,7 @@ class Pretrained(unittest.TestCase):
         self.addCleanup(mlp.close)
         self.refused(lambda: self.save(mlp, self.folder), "expected a language model, got sequential")
         self.refused(lambda: self.save(self.new("gpt2"), self.folder, most=-1), "max_shard_bytes is -1")
+        self.refused(lambda: self.new("bert").backward(numpy.ones((2, 3), int)), "expected a language model, got bert")
         open(self.path("file"), "w", encoding="utf-8").close()
         self.refused(lambda: self.save(self.new("gpt2"), self.path("file", "inner")), "file")
 

@@ -19,9 +19,10 @@ import ctypes  # noqa: E402
 
 import numpy  # noqa: E402
 import torch  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
-from language_models import LanguageNet, language_library, scatter  # noqa: E402
-from ops import error_of  # noqa: E402
+from language_models import LanguageNet, language_library, next_token_loss, scatter  # noqa: E402
+from ops import BF16, F16, F32, error_of  # noqa: E402
 
 NO_DROPOUT = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 TOKENS = dict(bos_token_id=1, eos_token_id=2)
@@ -29,6 +30,10 @@ SMALL_LLAMA = dict(vocab_size=67, hidden_size=48, intermediate_size=40, num_hidd
                    max_position_embeddings=64, **TOKENS)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
+YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16)
+LONGROPE = dict(rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=16, short_factor=[1.0, 1.25, 1.5, 1.75], long_factor=[2.0, 4.0, 6.0, 8.0])
+BERT = ("Bert", dict(vocab_size=71, hidden_size=36, num_hidden_layers=2, num_attention_heads=3, intermediate_size=50, max_position_embeddings=32,
+                     hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
 CONFIGS = [
     ("GPT2", dict(vocab_size=71, n_positions=32, n_embd=36, n_layer=2, n_head=3, **NO_DROPOUT, **TOKENS)),
     ("GPT2", dict(vocab_size=71, n_positions=32, n_embd=36, n_layer=1, n_head=2, n_inner=50, activation_function="gelu",
@@ -37,6 +42,13 @@ CONFIGS = [
     ("Llama", dict(SMALL_LLAMA, num_key_value_heads=3, head_dim=12, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
     ("Llama", dict(SMALL_LLAMA, rope_parameters=LLAMA3)),
     ("Llama", dict(SMALL_LLAMA, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0))),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=3.0))),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=YARN)),
+    ("Llama", dict(SMALL_LLAMA, head_dim=20, rope_parameters=dict(YARN, beta_fast=6, beta_slow=0.5, attention_factor=1.3, truncate=False))),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=dict(YARN, mscale=1.2, mscale_all_dim=0.7))),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=LONGROPE)),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=dict(LONGROPE, factor=6.0))),
+    ("Llama", dict(SMALL_LLAMA, rope_parameters=dict(LONGROPE, attention_factor=0.8))),
 ]
 
 
@@ -73,6 +85,8 @@ class Transformers(unittest.TestCase):
         out = model(torch.tensor(tokens), labels=torch.tensor(labels))
         out.loss.backward()
         self.assertLess(error_of(net.logits(tokens), out.logits.detach().numpy()), 2e-5)
+        short = tokens[:, :11]
+        self.assertLess(error_of(net.logits(short), model(torch.tensor(short)).logits.detach().numpy()), 2e-5)
         self.assertLess(abs(net.backward(tokens, labels) - out.loss.item()), 2e-5)
         grads = net.grads()
         for name, parameter in model.named_parameters():
@@ -111,6 +125,67 @@ class Transformers(unittest.TestCase):
             folder = os.path.join(self.folder, kind)
             getattr(model, "transformer" if kind == "GPT2" else "model").save_pretrained(folder)
             self.same_state(self.open(folder), model)
+
+
+class BertNet(LanguageNet):
+    """A BERT that predicts its tokens by its own embeddings."""
+
+    def backward(self, tokens, labels=None):
+        lib, scope = self.lib, self.scope
+        lib.tern_autocast_set(scope, self.region)
+        words = next(ctypes.c_void_p(e.tensor) for e in self.entries() if e.name == b"embeddings.word_embeddings.weight")
+        states = ctypes.c_void_p(self.forward(tokens))
+        loss = ctypes.c_void_p(lib.tern_linear_cross_entropy(scope, states, words, None, self.tensor(tokens), None))
+        lib.tern_autocast_set(scope, F32)
+        lib.tern_backward(scope, loss)
+        self.raise_error()
+        value = lib.tern_item(loss)
+        lib.check("tern_scope_end", scope)
+        return value
+
+
+class Autocast(unittest.TestCase):
+    """Losses of 20 steps of AdamW in 16 bits beside torch.autocast's, and how far both are from those in f32."""
+
+    STEPS = 20
+
+    def theirs(self, folder, kind, batches, dtype):
+        model = getattr(transformers, "BertModel" if kind == "Bert" else "AutoModelForCausalLM").from_pretrained(folder, dtype=torch.float32).train()
+        optim, losses = torch.optim.AdamW(model.parameters(), 2e-3), []
+        for tokens in map(torch.tensor, batches):
+            optim.zero_grad()
+            with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+                logits = F.linear(model(tokens)[0], model.embeddings.word_embeddings.weight) if kind == "Bert" else model(tokens).logits
+            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()) if kind == "Bert" else next_token_loss(logits.float(), tokens)
+            loss.backward()
+            optim.step()
+            losses.append(loss.item())
+        return numpy.array(losses)
+
+    def ours(self, lib, folder, kind, batches, region):
+        net = (BertNet if kind == "Bert" else LanguageNet).open(lib, folder, adam=dict(lr=2e-3))
+        net.region = region
+        losses = numpy.array([net.step(tokens) for tokens in batches])
+        net.close()
+        return losses
+
+    def test_losses(self):
+        torch.set_num_threads(1)
+        lib = language_library()
+        rng = numpy.random.default_rng(7)
+        batches = numpy.tile(rng.integers(3, 60, (4, 4, 20)), (self.STEPS // 4, 1, 1))  # each is seen five times, so that the losses fall
+        for kind, fields in (CONFIGS[0], CONFIGS[2], BERT):
+            with tempfile.TemporaryDirectory() as folder:
+                torch.manual_seed(1)
+                name = dict(GPT2="GPT2LMHeadModel", Llama="LlamaForCausalLM", Bert="BertModel")[kind]
+                getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**fields)).save_pretrained(folder)
+                exact = self.theirs(folder, kind, batches, None)
+                full = abs(self.ours(lib, folder, kind, batches, F32) - exact).max()
+                self.assertLess(full, 1e-4, kind)
+                for region, dtype in ((BF16, torch.bfloat16), (F16, torch.float16)):
+                    theirs, ours = self.theirs(folder, kind, batches, dtype), self.ours(lib, folder, kind, batches, region)
+                    self.assertLess(abs(ours - exact).max(), 2 * abs(theirs - exact).max(), (kind, dtype))
+                    self.assertLess(abs(ours - theirs).max(), 3 * abs(theirs - exact).max(), (kind, dtype))
 
 
 if __name__ == "__main__":

@@ -139,16 +139,19 @@ class TableOpts(ctypes.Structure):
     """tern_rotary_table_opts."""
 
     _fields_ = [("size", ctypes.c_size_t), ("base", ctypes.c_double), ("scaling", ctypes.c_int), ("factor", ctypes.c_double),
-                ("low_freq_factor", ctypes.c_double), ("high_freq_factor", ctypes.c_double), ("original_positions", ctypes.c_int64)]
+                ("low_freq_factor", ctypes.c_double), ("high_freq_factor", ctypes.c_double), ("original_positions", ctypes.c_int64),
+                ("attention_factor", ctypes.c_double), ("beta_fast", ctypes.c_double), ("beta_slow", ctypes.c_double), ("truncate", ctypes.c_bool),
+                ("short_factor", ctypes.POINTER(ctypes.c_double)), ("long_factor", ctypes.POINTER(ctypes.c_double))]
 
-    def __init__(self, base=10000.0, scaling=0, factor=1.0, low=1.0, high=4.0, original=8192):
-        super().__init__(ctypes.sizeof(TableOpts), base, scaling, factor, low, high, original)
+    def __init__(self, base=10000.0, scaling=0, factor=1.0, low=1.0, high=4.0, original=8192, attention=0.0, fast=32.0, slow=1.0, truncate=True, short=None, long=None):
+        doubles = [None if numbers is None else (ctypes.c_double * len(numbers))(*numbers) for numbers in (short, long)]
+        super().__init__(ctypes.sizeof(TableOpts), base, scaling, factor, low, high, original, attention, fast, slow, truncate, *doubles)
 
 
-DEFAULT, LINEAR, DYNAMIC, LLAMA3 = range(4)
+DEFAULT, LINEAR, DYNAMIC, LLAMA3, YARN, LONGROPE = range(6)
 
 
-def frequencies(dim, length, base=10000.0, scaling=0, factor=1.0, low=1.0, high=4.0, original=8192):
+def frequencies(dim, length, base=10000.0, scaling=0, factor=1.0, low=1.0, high=4.0, original=8192, fast=32.0, slow=1.0, truncate=True, short=None, long=None, **_):
     """inv_freq of transformers' ROPE_INIT_FUNCTIONS, in f64."""
     if scaling == DYNAMIC:
         length = max(length, original)
@@ -156,6 +159,17 @@ def frequencies(dim, length, base=10000.0, scaling=0, factor=1.0, low=1.0, high=
     inv_freq = 1.0 / base ** (numpy.arange(0, dim, 2) / dim)
     if scaling == LINEAR:
         return inv_freq / factor
+    if scaling == LONGROPE:
+        return inv_freq / numpy.array(long if length > original else short)
+    if scaling == YARN:
+        correction_dim = lambda rotations: dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+        first, last = correction_dim(fast), correction_dim(slow)
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, dim - 1)
+        last += 0.001 if first == last else 0
+        ramp = numpy.clip((numpy.arange(dim // 2) - first) / (last - first), 0, 1)
+        return inv_freq / factor * ramp + inv_freq * (1 - ramp)
     if scaling != LLAMA3:
         return inv_freq
     wavelen = 2 * math.pi / inv_freq
@@ -166,6 +180,13 @@ def frequencies(dim, length, base=10000.0, scaling=0, factor=1.0, low=1.0, high=
     return numpy.where(is_medium, smoothed, inv_freq_llama)
 
 
+def attention_scaling(scaling=0, factor=1.0, original=8192, attention=0.0, **_):
+    """The second result of ROPE_INIT_FUNCTIONS."""
+    if scaling not in (YARN, LONGROPE) or (factor <= 1 and not attention):
+        return 1.0
+    return attention or (0.1 * math.log(factor) + 1 if scaling == YARN else math.sqrt(1 + math.log(factor) / math.log(original)))
+
+
 class TableTest(unittest.TestCase):
     def fill(self, run, cos, sin, positions=None, opts=None):
         positions = positions if positions is None else (ctypes.c_int64 * len(positions))(*positions)
@@ -174,17 +195,36 @@ class TableTest(unittest.TestCase):
     def test_beside_transformers(self):
         cases = [{}, dict(base=500000.0), dict(scaling=LINEAR, factor=4.0), dict(scaling=DYNAMIC, factor=2.0, original=50),
                  dict(scaling=DYNAMIC, factor=2.0, original=5000), dict(base=500000.0, scaling=LLAMA3, factor=8.0),
-                 dict(base=500000.0, scaling=LLAMA3, factor=32.0, low=1.5, high=5.0, original=400)]
+                 dict(base=500000.0, scaling=LLAMA3, factor=32.0, low=1.5, high=5.0, original=400), dict(scaling=YARN, factor=8.0, original=4096)]
         for case, dtype, dim in itertools.product(cases, "fd", (4, 64, 130)):
             for positions in (None, [5, 0, 130000, 7, 7]):
                 count = 60 if positions is None else len(positions)
                 run, at = Run(), numpy.arange(count) if positions is None else numpy.array(positions)
                 tables = [run.constant(numpy.full((count, dim // 2), 9, dtype)) for _ in "cs"]
                 self.fill(run, *tables, positions, TableOpts(**case) if case else None)
-                angle = numpy.outer(at, frequencies(dim, at.max() + 1, **case))
-                for got, want in zip(map(run.value, tables), (numpy.cos(angle), numpy.sin(angle))):
-                    self.assertLessEqual(numpy.abs(got - want).max(), 1e-7 if dtype == "f" else 3e-10, case)  # an angle of 10^5 has a last place of 10^-11
+                angle, scale = numpy.outer(at, frequencies(dim, at.max() + 1, **case)), attention_scaling(**case)
+                for got, want in zip(map(run.value, tables), (scale * numpy.cos(angle), scale * numpy.sin(angle))):
+                    self.assertLessEqual(numpy.abs(got - want).max(), scale * (1e-7 if dtype == "f" else 3e-10), case)  # an angle of 10^5 has a last place of 10^-11
                 run.close()
+
+    def test_yarn_and_longrope(self):
+        """Of random options: short and long waves, few and many pairs, an original length below and above the positions."""
+        rng = numpy.random.default_rng(4)
+        for number in range(60):
+            dim, count, original = 2 * int(rng.integers(1, 66)), int(rng.integers(1, 80)), int(rng.integers(2, 100))
+            case = dict(base=float(10 ** rng.uniform(0.5, 6)), scaling=YARN, factor=float(rng.choice([0.5, 1.0, 4.0, 40.0])), original=int(original * rng.choice([1, 100])))
+            if number % 2:
+                case.update(scaling=LONGROPE, short=list(rng.uniform(1, 3, dim // 2)), long=list(rng.uniform(1, 60, dim // 2)))
+            else:
+                case.update(fast=float(rng.uniform(0.5, 64)), slow=float(rng.uniform(0.1, 4)), truncate=bool(rng.integers(2)))
+            if rng.random() < 0.3:
+                case["attention"] = float(rng.uniform(0.5, 2))
+            run, angle = Run(), numpy.outer(numpy.arange(count), frequencies(dim, count, **case))
+            tables, scale = [run.constant(numpy.full((count, dim // 2), 9, "d")) for _ in "cs"], attention_scaling(**case)
+            self.fill(run, *tables, None, TableOpts(**case))
+            for got, want in zip(map(run.value, tables), (scale * numpy.cos(angle), scale * numpy.sin(angle))):
+                self.assertLessEqual(numpy.abs(got - want).max(), 1e-12, case)
+            run.close()
 
     def test_with_the_op(self):
         """A turn by position p and then by q is one by p + q."""
@@ -220,11 +260,17 @@ class TableTest(unittest.TestCase):
             (f(3), f(3), None, -2, "got (3) and (3)"),
             (f(3, 2), run.constant(numpy.ones((3, 2), "i8")), None, -3, "expected tables of floating point, got f32 and i64"),
             (f(3, 2), None, None, -1, "the tensor is NULL"),
-            (f(3, 2), f(3, 2), TableOpts(scaling=4), -1, "scaling 4 does not exist"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=6), -1, "scaling 6 does not exist"),
             (f(3, 2), f(3, 2), TableOpts(base=-1.0), -7, "expected base, factor and original_positions above 0, got -1, 1 and 8192"),
             (f(3, 2), f(3, 2), TableOpts(factor=math.nan), -7, "above 0, got 10000, nan and 8192"),
             (f(3, 2), f(3, 2), TableOpts(scaling=LLAMA3, low=4.0), -7, "expected a low_freq_factor below the high_freq_factor, got 4 and 4"),
             (f(3, 1), f(3, 1), TableOpts(scaling=DYNAMIC), -2, "dynamic scaling of one pair is not defined"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=YARN, base=1.0), -7, "yarn: expected beta_fast and beta_slow above 0 and a base that is not 1, got 32, 1 and 1"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=YARN, slow=0.0), -7, "got 32, 0 and 10000"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=YARN, attention=-1.0), -7, "expected an attention_factor of at least 0, got -1"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=LONGROPE, short=[1.0, 1.0]), -1, "longrope: short_factor or long_factor is NULL"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=LONGROPE, short=[1.0, 1.0], long=[2.0, 0.0]), -7, "got 1 and 0 for pair 1"),
+            (f(3, 2), f(3, 2), TableOpts(scaling=LONGROPE, short=[1.0, 1.0], long=[2.0, 2.0], original=1), -7, "original_positions is 1, expected more"),
         ]
         for cos, sin, opts, code, text in cases:
             with self.assertRaises(tern.TernError) as caught:
