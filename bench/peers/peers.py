@@ -54,12 +54,34 @@ def training(text):
     return {"training_s": sum(map(float, re.findall(r"(?m)^epoch \d+ .* ([\d.]+) s$", text)))}
 
 
-class Tern:
+class Peer:
+    """One that has none of the jobs."""
+
+    def step(self, model, dtype="f32", size=None):
+        return None
+
+    def language(self, layers, width, heads, positions, batch, vocabulary, steps):
+        """GPT-2 in one process of two threads."""
+        return None
+
+    def all_reduce(self, ranks, memory):
+        return None
+
+    def demo(self, epochs):
+        return None
+
+
+class Tern(Peer):
     name = "tern"
     start = staticmethod(launched)  # hosts.py replaces it
 
     def step(self, model, dtype="f32", size=None):
         return json.loads(self.start(2, TERN, "bench", "step", *step_options(model, dtype, size), "--json"))
+
+    def language(self, layers, width, heads, positions, batch, vocabulary, steps):
+        numbers = {"layers": layers, "width": width, "heads": heads, "size": positions, "batch": batch, "vocabulary": vocabulary, "steps": steps, "warm-up": 1}
+        options = [word for name, value in numbers.items() for word in (f"--{name}", value)]
+        return json.loads(launched(1, TERN, "bench", "step", "--model", "gpt2", *options, "--json", OMP_NUM_THREADS="2"))
 
     def all_reduce(self, ranks, memory):
         sizes = ",".join(map(str, SIZES))
@@ -84,7 +106,7 @@ def torch_environment(python):
     return {} if runs_bf16(python) else WITHOUT_AMX
 
 
-class Torch:
+class Torch(Peer):
     """One PyTorch in one way to train (world.py's WAYS)."""
 
     start = staticmethod(launched)
@@ -127,7 +149,7 @@ class Torch:
         return text and training(text)
 
 
-class Mpi:
+class Mpi(Peer):
     """Open MPI or MPICH: Debian installs both under names of their own (mpicc.openmpi, mpicc.mpich)."""
 
     def __init__(self, folder, kind):
@@ -146,17 +168,11 @@ class Mpi:
         root = ["--allow-run-as-root"] if os.getuid() == 0 else []
         return root + (["--bind-to", "core"] if fits else ["--oversubscribe", "--bind-to", "none"])
 
-    def step(self, model, dtype="f32", size=None):
-        return None
-
     def all_reduce(self, ranks, memory):
         if memory != "plain":
             return None
         binding = self.binding(ranks <= len(os.sched_getaffinity(0)))
         return by_size(output([self.run, *binding, "-n", str(ranks), self.program, *map(str, SIZES)]))
-
-    def demo(self, epochs):
-        return None
 
 
 def torch_version(python):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import namedtuple
 
+from llmc import find_llmc
 from peers import SIZES, TERN, find_peers, launched, output, step_options
 
 # A job is (what, *arguments). A row shows one field of a job's results; `goal` is the wanted ratio of the best peer's median to tern's.
@@ -22,6 +23,12 @@ def step_rows(title, model, dtype="f32", size=None, goal=None, memory_goal=None)
     return [Row(f"{title}, a step", "ms", job, "median_ms", goal), Row(f"{title}, processor time", "ms", job, "cpu_ms"),
             Row(f"{title}, peak memory of a rank", "MB", job, "peak_rss_mb", memory_goal),
             Row(f"{title}, the same shared out (PSS)", "MB", job, "pss_mb")]
+
+
+def language_rows(layers, width, heads, positions, batch, vocabulary, steps):
+    """Returns the rows of a GPT-2 that one process trains on two threads."""
+    title, job = f"GPT-2 of {layers} x {width}, batch {batch} of {positions}, 2 threads", ("language", layers, width, heads, positions, batch, vocabulary, steps)
+    return [Row(f"{title}, a step", "ms", job, "median_ms", 5), Row(f"{title}, memory (PSS)", "MB", job, "pss_mb")]
 
 
 def both_dtypes(name, title, model, size=None, goals=(None, None), memory_goal=None):
@@ -38,6 +45,7 @@ GROUPS = {
     **both_dtypes("deeplabv3", "DeepLabV3, batch 4 x 2 of 257x257", "deeplabv3", None, (1.5, None)),
     **both_dtypes("gpt2", "GPT-2 of 4 x 256, batch 8 x 2 of 128", "gpt2", "128"),
     **both_dtypes("llama", "Llama of 4 x 256, batch 8 x 2 of 128", "llama", "128"),
+    "llmc": [*language_rows(4, 128, 4, 128, 16, 256, 5), *language_rows(6, 384, 6, 256, 8, 256, 1), *language_rows(12, 768, 12, 64, 4, 50257, 1)],
     "start": [Row("MLP, first step after starting", "ms", ("step", "mlp", "f32", None), "first_step_ms")],
     "all_reduce": [Row(f"all_reduce {name}, {ranks} ranks, {memory}", "us", ("all_reduce", ranks, memory), size)
                    for ranks in (2, 8) for memory in ("window", "plain") for size, name in reversed(SIZES.items())],
@@ -242,10 +250,13 @@ rank. MPI ranks are bound to cores if there are enough; otherwise Open MPI runs 
 def main():
     args = parse()
     check_build("run.sh")
-    rows = [row for name in chosen_groups(args) for row in GROUPS[name]]
+    names = chosen_groups(args)
+    rows = [row for name in names for row in GROUPS[name]]
     help_openblas()
     with tempfile.TemporaryDirectory() as folder:
+        llmc = find_llmc(folder) if "llmc" in names else []
         peers, absent = find_peers(folder, args.peers.split(",") if args.peers else ())
+        peers += llmc
         about = machine()
         print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
         for line in absent:

@@ -8,6 +8,10 @@
  * are computed again in backward for losses that are not reduced, each of which has a gradient of its own,
  * and in f16, where a gradient may be too small before a loss scale has multiplied it.
  *
+ * The weight's gradient then waits for backward in memory of its own. If there are no more rows than
+ * features, the scores' gradient is no larger: it waits instead, all rows are one chunk, and backward makes
+ * the products where their results belong.
+ *
  * Scores, their gradients, losses, and sums over chunks are f32, or f64 if x is. How many rows a chunk has
  * depends on the shapes alone, so every result has the same bits on any number of threads. */
 #include "kernels/nll_loss.h"
@@ -27,12 +31,18 @@
 /* The inputs; the saved tensors of both gradients. */
 enum { X, WEIGHT, BIAS, INPUTS };
 enum { SAVED_GRADS, SAVED_CLASSES = INPUTS, SAVED_LABEL, SAVED_WEIGHTS }; /* not reduced: the inputs first */
+enum { SAVED_SCORES = BIAS }; /* their gradient, with x and weight before it */
+
+/* What backward has to do: multiply the gradients that forward has made, make them from the scores' gradient
+ * that forward has kept, or make the scores again. */
+typedef enum way { MADE, KEPT, AGAIN } way;
 
 /* x (N, I), weight (O, I), [bias (O)], label (N), [classes (O): the classes' weights], and the f64 sum of the
- * labels' weights. Gradients are absent where they are not wanted; dx is in x's shape. */
+ * labels' weights. Gradients are absent where they are not wanted; dx is in x's shape. `kept` (N, O): the
+ * scores' gradient, if backward wants it. */
 typedef struct chunked {
     const tern__view *in[INPUTS], *label, *classes, *weights;
-    tern__view grad[INPUTS];
+    tern__view grad[INPUTS], kept;
     bool wants[INPUTS];
     tern__nll_attr attr;
     tern_dtype dtype; /* of the scores */
@@ -43,12 +53,6 @@ typedef struct record {
     tern__nll_attr attr;
     int64_t dtype;
 } record;
-
-/* Whether backward makes the scores again. f16 does not hold gradients that no loss scale has multiplied. */
-static bool lce_is_again(const chunked *c)
-{
-    return c->attr.each || c->in[X]->dtype == TERN_F16;
-}
 
 /* What all chunks use in turn. `halves`: the scores' gradient in x's 16-bit type. */
 typedef struct buffers {
@@ -100,16 +104,25 @@ static int64_t lce_chunk_rows(int64_t rows, int64_t classes)
     return (rows + chunks - 1) / chunks;
 }
 
+/* Memory for a chunk's scores in a dtype: that of their gradient, if it is kept in this dtype. */
+static tern__saved lce_open_scores(tern_scope *scope, const chunked *c, tern_dtype dtype, int64_t rows)
+{
+    tern__view like = tern__view_make(dtype, TERN__PLAIN, 2, (int64_t[]){rows, c->in[WEIGHT]->shape[0]});
+    if (c->kept.data && c->kept.dtype == dtype) return (tern__saved){.view = c->kept};
+    return tern__temporary(scope, &like);
+}
+
+/* The CPU's kernels turn scores into log p, and log p into the gradient, in place. A GPU's look at the scores
+ * again once log p is written. */
 static bool lce_open_buffers(tern_scope *scope, const chunked *c, int64_t rows, buffers *b)
 {
-    int64_t shape[] = {rows, c->in[WEIGHT]->shape[0]};
-    tern__view scores = tern__view_make(c->dtype, TERN__PLAIN, 2, shape), halves = scores;
     tern__view one = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
-    halves.dtype = c->in[X]->dtype;
-    *b = (buffers){.scores = tern__temporary(scope, &scores)};
-    if (!scope->error.code) b->logp = tern__temporary(scope, &scores);
+    tern_dtype half = c->in[X]->dtype;
+    *b = (buffers){.scores = lce_open_scores(scope, c, c->dtype, rows)};
+    b->logp.view = b->scores.view;
+    if (!scope->error.code && scope->here->backend) b->logp = tern__temporary(scope, &b->scores.view);
     if (!scope->error.code) b->sum = tern__temporary(scope, &one);
-    if (!scope->error.code && halves.dtype != c->dtype) b->halves = tern__temporary(scope, &halves);
+    if (!scope->error.code && half != c->dtype) b->halves = lce_open_scores(scope, c, half, rows);
     return !scope->error.code;
 }
 
@@ -138,7 +151,7 @@ static chunk lce_chunk(const chunked *c, const buffers *b, const tern__view *los
                .logp = lce_rows(&b->logp.view, 0, n),
                .is_first = first == 0};
     if (dloss) k.dloss = dloss->ndim ? lce_rows(dloss, first, n) : *dloss;
-    if (b->halves.storage) k.halves = lce_rows(&b->halves.view, 0, n);
+    if (b->halves.view.data) k.halves = lce_rows(&b->halves.view, 0, n);
     if (c->wants[X]) k.dx = lce_rows(&c->grad[X], first, n);
     return k;
 }
@@ -195,7 +208,8 @@ static bool lce_zero_gradients(tern_scope *scope, const chunked *c)
  * (N). */
 static bool lce_run(tern_scope *scope, const chunked *c, const tern__view *losses, const tern__view *dloss)
 {
-    int64_t all = c->in[X]->shape[0], most = lce_chunk_rows(all, c->in[WEIGHT]->shape[0]);
+    int64_t all = c->in[X]->shape[0];
+    int64_t most = c->kept.data ? all : lce_chunk_rows(all, c->in[WEIGHT]->shape[0]);
     buffers b;
     if (all == 0) return !dloss || lce_zero_gradients(scope, c);
     bool fine = lce_open_buffers(scope, c, most, &b);
@@ -226,6 +240,21 @@ static int lce_gradient(tern_scope *scope, tern__node *node)
         if (!ran || tern__grad_done(scope, node, i)) return scope->error.code;
     }
     return TERN_OK;
+}
+
+/* Of a sum or mean: those of a linear layer, from the scores' gradient times the loss's. */
+static int lce_kept_gradient(tern_scope *scope, tern__node *node)
+{
+    static const tern__pointwise_attr none = {{0}};
+    const tern__view *d = &node->saved[SAVED_SCORES].view;
+    tern__view sent = tern__broadcast_view(tern__dy(node), d->ndim, d->shape), turned = tern__transposed(d);
+    tern__call call = {.kernel = TERN__MUL, .in = {d, &sent}, .out = {d}, .attr = &none};
+    int status = TERN_OK;
+    if (!tern__dy_is_one(scope, node) && !tern__run(scope, &call)) return scope->error.code;
+    if (tern__wants(node, BIAS)) status = tern__sum_into(scope, node, BIAS, d);
+    if (!status) status = tern__matmul_grad(scope, node, WEIGHT, &turned, &node->saved[X].view);
+    if (status || !tern__wants(node, X)) return status;
+    return tern__matmul_grad(scope, node, X, d, &node->saved[WEIGHT].view);
 }
 
 /* The chunks once more, with the loss's own gradient. */
@@ -377,19 +406,49 @@ static bool lce_run_forward(tern_scope *scope, const chunked *c, const tern__vie
     return fine;
 }
 
-/* Puts the op on the tape. `made`: the gradients of a sum or mean. */
-static void lce_record(tern_scope *scope, const operands *o, const chunked *c, tern_tensor *loss,
+/* f16 does not hold gradients that no loss scale has multiplied. */
+static way lce_way(const tern_scope *scope, const operands *o, const chunked *c)
+{
+    int64_t rows = c->in[X]->shape[0], features = c->in[X]->shape[1];
+    bool is_smaller = rows > 0 && rows <= features && o->in[X]->view.ndim > 1;
+    if (c->attr.each || c->in[X]->dtype == TERN_F16) return AGAIN;
+    return is_smaller && tern__is_taped(scope, o->in[WEIGHT]) ? KEPT : MADE;
+}
+
+/* What backward gets of the forward pass: gradients by input, or the scores'. Returns whether it gets any. */
+static bool lce_open_grads(tern_scope *scope, const operands *o, way how, chunked *c,
+                           tern_tensor *made[INPUTS])
+{
+    bool has_any = false;
+    for (int i = 0; i < INPUTS && how == MADE && !scope->error.code; i++) {
+        if (!o->in[i] || !(c->wants[i] = tern__is_taped(scope, o->in[i]))) continue;
+        tern__view like = lce_grad_like(c, i);
+        made[i] = tern__result(scope, like.dtype, TERN__PLAIN, o->in[i]->view.ndim, o->in[i]->view.shape);
+        if (made[i]) c->grad[i] = i == X ? lce_matrix(&made[i]->view, c->in[X]->shape[0]) : made[i]->view;
+        has_any = true;
+    }
+    if (how != KEPT) return has_any;
+    tern__view scores = o->in[X]->view;
+    scores.shape[scores.ndim - 1] = c->in[WEIGHT]->shape[0];
+    made[SAVED_SCORES] = tern__result(scope, scores.dtype, TERN__PLAIN, scores.ndim, scores.shape);
+    if (made[SAVED_SCORES]) c->kept = lce_matrix(&made[SAVED_SCORES]->view, c->in[X]->shape[0]);
+    return true;
+}
+
+/* Puts the op on the tape. `made`: what the forward pass has made for it. */
+static void lce_record(tern_scope *scope, const operands *o, const chunked *c, way how, tern_tensor *loss,
                        tern_tensor *weights, tern_tensor *const made[INPUTS])
 {
+    static const tern__gradient_fn gradient_of[] = {lce_gradient, lce_kept_gradient, lce_again_gradient};
     record r = {.attr = c->attr, .dtype = c->dtype};
-    bool again = lce_is_again(c);
-    tern__node *node =
-        tern__record(scope, OP, again ? lce_again_gradient : lce_gradient, loss, INPUTS, o->in);
+    tern__node *node = tern__record(scope, OP, gradient_of[how], loss, INPUTS, o->in);
     if (!node) return;
     tern__save_attr(scope, node, &r, sizeof(r));
-    for (int i = 0; i < INPUTS; i++)
-        if (again ? o->in[i] : made[i]) tern__save(node, i, again ? o->in[i] : made[i]);
-    if (again) {
+    for (int i = 0; i < INPUTS; i++) {
+        tern_tensor *saved = how == MADE || (how == KEPT && i == SAVED_SCORES) ? made[i] : o->in[i];
+        if (saved) tern__save(node, i, saved);
+    }
+    if (how == AGAIN) {
         if (o->classes) tern__save(node, SAVED_CLASSES, o->classes);
         tern__save(node, SAVED_LABEL, o->label);
         tern__save(node, SAVED_WEIGHTS, weights);
@@ -403,24 +462,19 @@ static tern_tensor *lce_loss(tern_scope *scope, const operands *o, chunked *c)
     tern__view x = lce_matrix(c->in[X], tern__view_count(label)), flat = lce_flat(label);
     tern_tensor *made[INPUTS] = {NULL}, *weights = lce_weights(scope, o, &c->attr);
     if (!weights) return NULL;
-    bool each = c->attr.each != 0, again = lce_is_again(c), is_taped = false;
+    bool each = c->attr.each != 0;
     tern_tensor *losses = tern__result(scope, c->dtype, TERN__PLAIN, label->ndim, label->shape);
     tern_tensor *loss = each ? losses : tern__result(scope, c->dtype, TERN__PLAIN, 0, NULL);
     c->in[X] = &x;
     c->label = &flat;
     c->weights = &weights->view;
-    for (int i = 0; i < INPUTS && !again && !scope->error.code; i++) {
-        if (!o->in[i] || !(c->wants[i] = tern__is_taped(scope, o->in[i]))) continue;
-        tern__view like = lce_grad_like(c, i);
-        made[i] = tern__result(scope, like.dtype, TERN__PLAIN, o->in[i]->view.ndim, o->in[i]->view.shape);
-        if (made[i]) c->grad[i] = i == X ? lce_matrix(&made[i]->view, x.shape[0]) : made[i]->view;
-        is_taped = true;
-    }
+    way how = lce_way(scope, o, c);
+    bool with_gradients = lce_open_grads(scope, o, how, c, made);
     if (scope->error.code) return NULL;
     tern__view all = lce_flat(&losses->view);
-    if (!lce_run_forward(scope, c, &all, is_taped)) return NULL;
+    if (!lce_run_forward(scope, c, &all, with_gradients)) return NULL;
     if (!each && !lce_reduce(scope, &all, c->weights, c->attr.mean != 0, &loss->view)) return NULL;
-    lce_record(scope, o, c, loss, weights, made);
+    lce_record(scope, o, c, how, loss, weights, made);
     return scope->error.code ? NULL : loss;
 }
 

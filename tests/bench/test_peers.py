@@ -15,6 +15,7 @@ import skips
 
 PEERS = os.path.join(os.environ["TERN_SOURCE"], "bench", "peers")
 sys.path.insert(0, PEERS)
+import llmc  # noqa: E402
 import peers  # noqa: E402
 import run  # noqa: E402
 from run import Row  # noqa: E402
@@ -208,6 +209,73 @@ class Peers(unittest.TestCase):
                 ours = json.loads(peers.output(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}))
                 self.assertAlmostEqual(ours["loss_first"], theirs, delta=1e-4)
 
+    def test_checkpoints_for_llmc(self):
+        """Its numbers, and the weights of nets.py: all of one name together, linears turned, a vocabulary that is a multiple of 128."""
+        layers, width, heads, positions, vocabulary = 2, 12, 3, 5, 130
+        code = f"""if True:
+            import sys, llmc, nets, torch
+            net = nets.make("gpt2", 2, "{positions}", 0, {layers}, {width}, {heads}, {vocabulary})[0]
+            words = torch.frombuffer(bytearray(llmc.checkpoint(net, {vocabulary}, {positions}, {width}, {layers}, {heads})), dtype=torch.float32)
+            assert words[:256].view(torch.int32)[:8].tolist() == [20240326, 3, {positions}, {vocabulary}, {layers}, {heads}, {width}, 256]
+            sizes = [256 * {width}, {positions} * {width}]
+            for outs, ins in ((1, 0), (3, 1), (1, 1), (1, 0), (4, 1), (1, 4)):
+                sizes += [{layers} * outs * {width} * (ins * {width} or 1), {layers} * outs * {width}]
+            parts = words[256:].split(sizes + [{width}, {width}])
+            assert torch.equal(parts[0][: {vocabulary} * {width}].view({vocabulary}, {width}), net.wte.weight) and not parts[0][{vocabulary} * {width} :].any()
+            assert torch.equal(parts[1].view({positions}, {width}), net.wpe.weight)
+            for i, block in enumerate(net.h):
+                for k, layer in enumerate((block.ln_1, block.c_attn, block.attn_c_proj, block.ln_2, block.c_fc, block.mlp_c_proj)):
+                    weight = parts[2 + 2 * k].view({layers}, -1)[i]
+                    turned = layer.weight if layer.weight.ndim == 1 else layer.weight.T
+                    assert torch.equal(weight, turned.flatten()) and torch.equal(parts[3 + 2 * k].view({layers}, -1)[i], layer.bias)
+            assert torch.equal(parts[-2], net.ln_f.weight) and torch.equal(parts[-1], net.ln_f.bias)
+        """
+        peers.output([sys.executable, "-c", code], cwd=PEERS)
+
+    def test_steps_of_llmc(self):
+        """llm.c's functions are called as its own main does; the last position of a sequence is no part of the loss."""
+        stub = """
+            #include <stdio.h>
+            #include <stdlib.h>
+            #include <string.h>
+            #include <time.h>
+            typedef struct { float *losses; } ActivationTensors;
+            typedef struct { size_t num_parameters; float *params_memory, *grads_memory; ActivationTensors acts; int stage; } GPT2;
+            static void *mallocCheck(size_t bytes) { return malloc(bytes); }
+            static FILE *fopenCheck(const char *path, const char *mode) { return fopen(path, mode); }
+            static void freadCheck(void *to, size_t size, size_t count, FILE *file) { if (fread(to, size, count, file) != count) exit(3); }
+            static void fcloseCheck(FILE *file) { fclose(file); }
+            static void gpt2_build_from_checkpoint(GPT2 *m, const char *path)
+            {
+                memset(m, 0, sizeof(*m));
+                m->num_parameters = 2;
+                m->params_memory = calloc(2, sizeof(float));
+                printf("said of %s\\n", path);
+            }
+            static void gpt2_forward(GPT2 *m, int *in, int *labels, size_t B, size_t T)
+            {
+                if (m->stage++ % 3) exit(4);
+                free(m->acts.losses);
+                m->acts.losses = malloc(B * T * sizeof(float));
+                for (size_t i = 0; i < B * T; i++) m->acts.losses[i] = (i + 1) % T ? in[i] + 100 * labels[i] : 1e9f;
+            }
+            static void gpt2_zero_grad(GPT2 *m) { if (m->stage++ % 3 != 1) exit(5); }
+            static void gpt2_backward(GPT2 *m)
+            {
+                if (m->stage++ % 3 != 2) exit(6);
+                if (!m->grads_memory) m->grads_memory = calloc(2, sizeof(float));
+            }
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "train_gpt2.c"), "w") as file:
+                file.write(stub)
+            peer = llmc.Llmc(folder, folder)
+            said = peer.language(1, 8, 2, 3, 2, 20, 2)
+            tokens = [i * 2654435761 % 2**32 // 256 % 20 for i in range(6)]
+            want = sum(tokens[i] + 100 * tokens[i + 1] for i in (0, 1, 3, 4)) / 4
+            self.assertAlmostEqual(said["loss_first"], want, places=3)
+            self.assertTrue(0 < said["min_ms"] <= said["median_ms"] and said["pss_mb"] > 0)
+
     def run_hosts(self, *args, env=None):
         """Runs hosts.sh. Returns its exit code and output; checks that its network is gone."""
         bench = subprocess.Popen([os.path.join(PEERS, "hosts.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -235,7 +303,8 @@ class Peers(unittest.TestCase):
     def test_mistakes(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
         for args, env, code, text in ((["0"], None, 2, "rounds: expected 1 or more"), (["--fast"], None, 2, "--fast"), (["--only", "mlp,vgg"], None, 1, "got 'vgg'"),
-                                      ([], nowhere, 1, "run.sh: /nowhere/tern does not exist")):
+                                      ([], nowhere, 1, "run.sh: /nowhere/tern does not exist"),
+                                      (["--only", "llmc"], {**os.environ, "LLMC": "/nowhere"}, 1, "run.sh: llmc: expected LLMC to be the folder of llm.c's train_gpt2.c, got '/nowhere'")):
             done = subprocess.run([os.path.join(PEERS, "run.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.assertEqual((done.returncode, done.stdout), (code, ""))
             self.assertIn(text, done.stderr)

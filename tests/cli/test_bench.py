@@ -64,6 +64,14 @@ class Step(unittest.TestCase):
                     self.assertAlmostEqual(f32["loss_last"] / other["loss_last"], 1, delta=0.01)
 
     @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
+    def test_a_large_vocabulary_takes_the_scores_once(self):
+        """Of fewer tokens than features, a step holds the scores' gradient and neither the weight's nor a second copy of the scores."""
+        numbers = {"layers": 1, "width": 64, "heads": 2, "size": 16, "batch": 2, "steps": 1}
+        options = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+        (few,), (many,) = (bench(1, "step", "--model", "gpt2", *options, "--vocabulary", str(count)) for count in (50, 40050))
+        self.assertLess((many["tensor_mb"] - few["tensor_mb"]) * (1 << 20), 1.25 * 32 * 40000 * 4)  # blocks may be larger by a quarter
+
+    @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
     def test_layers_of_language_models_copy_nothing(self):
         """Queries, keys and values are views of one product, and their gradients are written into one: more layers make no more copies."""
         for model in ("gpt2", "llama"):
