@@ -20,6 +20,7 @@ typedef struct vit_block {
     tern_module base;
     tern_module *ln_1, *self_attention, *ln_2, *mlp;
     double dropout;
+    bool is_last; /* only its first token is used: the class token */
 } vit_block;
 
 static tern_tensor *vit_dropout(const tern_module *module, tern_scope *s, tern_tensor *x, double p)
@@ -30,7 +31,12 @@ static tern_tensor *vit_dropout(const tern_module *module, tern_scope *s, tern_t
 static tern_tensor *vit_block_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     vit_block *self = (vit_block *)module;
-    tern_tensor *y = tern_forward(self->self_attention, s, tern_forward(self->ln_1, s, x));
+    tern_tensor *y = tern_forward(self->ln_1, s, x), *query = y;
+    if (self->is_last) {
+        query = tern_slice(s, y, 1, 0, 1, 1);
+        x = tern_slice(s, x, 1, 0, 1, 1);
+    }
+    y = tern_multihead_attention_forward(self->self_attention, s, query, y, y, NULL);
     x = tern_add(s, x, vit_dropout(module, s, y, self->dropout));
     return tern_add(s, x, tern_forward(self->mlp, s, tern_forward(self->ln_2, s, x)));
 }
@@ -58,7 +64,7 @@ static tern_module *mlp_new(const tern_vit_opts *o, tern_rng *rng, tern_error *e
     return NULL;
 }
 
-static tern_module *vit_block_new(const tern_vit_opts *o, tern_rng *rng, tern_error *err)
+static tern_module *vit_block_new(const tern_vit_opts *o, bool is_last, tern_rng *rng, tern_error *err)
 {
     tern_multihead_attention_opts attention = tern_multihead_attention_defaults();
     attention.dropout = o->attention_dropout;
@@ -67,6 +73,7 @@ static tern_module *vit_block_new(const tern_vit_opts *o, tern_rng *rng, tern_er
     if (!self) return NULL;
     tern_module *m = &self->base;
     self->dropout = o->dropout;
+    self->is_last = is_last;
     tern__options_add_real(m, "dropout", o->dropout);
     self->ln_1 = tern_module_add(m, "ln_1", tern__layer_norm_new(o->hidden_dim, VIT_EPS, true, err), err);
     self->self_attention =
@@ -88,7 +95,7 @@ typedef struct vit_encoder {
     double dropout;
 } vit_encoder;
 
-/* The class token is the only result that is used, so that the last norm is of it alone. */
+/* The class token is the only result that is used, so the last layer and norm are of it alone. */
 static tern_tensor *vit_encoder_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     vit_encoder *self = (vit_encoder *)module;
@@ -103,7 +110,7 @@ static tern_module *vit_layers_new(const tern_vit_opts *o, tern_rng *rng, tern_e
     tern_module *list = tern_sequential_new(err);
     for (int i = 0; i < o->layers && list; i++) {
         snprintf(name, sizeof(name), "encoder_layer_%d", i);
-        if (tern_module_add(list, name, vit_block_new(o, rng, err), err)) continue;
+        if (tern_module_add(list, name, vit_block_new(o, i == o->layers - 1, rng, err), err)) continue;
         tern_module_free(list);
         return NULL;
     }
