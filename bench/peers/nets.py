@@ -132,6 +132,13 @@ def attention(q, k, v, is_causal=True):
     return y.transpose(1, 2).flatten(2)
 
 
+def draw_truncated(p, std):
+    """Draws nn.init.trunc_normal_'s numbers of PyTorch 1.13, as tern does; 2.15 draws others."""
+    bound = math.erf(2 / std / math.sqrt(2))
+    with torch.no_grad():
+        p.uniform_(-bound, bound).erfinv_().mul_(std * math.sqrt(2)).clamp_(-2, 2)
+
+
 class VitBlock(nn.Module):
     """torchvision's EncoderBlock. Its MultiheadAttention only draws the weights: attention on views of one product is faster."""
 
@@ -160,10 +167,10 @@ class Vit(nn.Module):
         self.pos_embedding = nn.Parameter(torch.empty(1, (side // patch) ** 2 + 1, width).normal_(std=0.02))
         self.layers = nn.Sequential(*(VitBlock(width, heads) for _ in range(layers)))
         self.ln, self.head = nn.LayerNorm(width, 1e-6), nn.Linear(width, classes)
-        nn.init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / (3 * patch * patch)))
+        draw_truncated(self.conv_proj.weight, math.sqrt(1 / (3 * patch * patch)))
         nn.init.zeros_(self.conv_proj.bias)
         nn.init.zeros_(self.head.bias)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        draw_truncated(self.head.weight, 0.02)
 
     def forward(self, x):
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
