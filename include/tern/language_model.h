@@ -166,7 +166,8 @@ TERN_API tern_pretrained_opts tern_pretrained_defaults(void);
  * model.safetensors.index.json, or pytorch_model.bin, or the shards of pytorch_model.bin.index.json. Names
  * may lack the prefix "transformer." or "model.", as those of GPT2Model and LlamaModel do. 16-bit weights
  * become f32 (tern_module_cast changes that). transformers' AutoModelForCausalLM.from_pretrained, for folders
- * only: nothing is downloaded.
+ * only: nothing is downloaded. A ViTForImageClassification becomes a module of tern_vit_new (models.h), with
+ * torchvision's names.
  *
  * NULL on error: E_IO (a file is missing, and the error names it), E_FORMAT (config.json or an index is
  * damaged, or a field is missing or of another kind), E_UNSUPPORTED (another model, or an option that tern
@@ -182,7 +183,8 @@ TERN_API tern_pretrained_save_opts tern_pretrained_save_defaults(void);
 
 /* Writes config.json and model.safetensors, or shards with their index, into a folder, which is made if there
  * is none, so that transformers and tern_pretrained_open read them. A shared lm_head.weight is left out, as
- * transformers does. E_INVALID: not a language model; E_RANGE: max_shard_bytes; E_IO, E_MEMORY. */
+ * transformers does. A vit gets transformers' names; its labels are LABEL_0, LABEL_1 .. E_INVALID: another
+ * module; E_UNSUPPORTED: a vit with a representation_size; E_RANGE: max_shard_bytes; E_IO, E_MEMORY. */
 TERN_API int tern_pretrained_save(const tern_module *model, const char *folder,
                                   const tern_pretrained_save_opts *opts, tern_error *err);
 

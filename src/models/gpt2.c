@@ -408,12 +408,12 @@ static void gpt2_write(const tern_module *model, cJSON *config)
     cJSON_AddBoolToObject(config, "tie_word_embeddings", o->tie_word_embeddings);
 }
 
-const tern__language_kind tern__gpt2_kind = {
+const tern__pretrained_kind tern__gpt2_kind = {
     .model_type = "gpt2",
     .architecture = "GPT2LMHeadModel",
     .body = "transformer",
     .call = &gpt2_body_kind,
-    .buffers = (const char *const[]){".attn.bias", ".attn.masked_bias", NULL},
+    .needless = (const char *const[]){".attn.bias", ".attn.masked_bias", NULL},
     .open = gpt2_open,
     .write = gpt2_write,
 };

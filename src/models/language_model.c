@@ -46,7 +46,7 @@ int tern__matrices_check(double elements, const char *func, tern_error *err)
                            bytes * 1e-9, room * 1e-9);
 }
 
-void *tern__language_model_new(size_t bytes, const tern__language_kind *kind, tern_error *err)
+void *tern__language_model_new(size_t bytes, const tern__pretrained_kind *kind, tern_error *err)
 {
     tern__language_model *self = tern__module_new(bytes, kind->model_type, language_model_forward, err);
     if (self) self->kind = kind;

@@ -3,28 +3,17 @@
 #ifndef TERN_SRC_MODELS_LANGUAGE_MODEL_H
 #define TERN_SRC_MODELS_LANGUAGE_MODEL_H
 
-#include "models/config.h"
+#include "models/pretrained.h"
 #include "nn/init.h"
 #include "nn/nn.h"
 
 #include <tern/language_model.h>
 
-/* One of transformers' classes. */
-typedef struct tern__language_kind {
-    const char *model_type, *architecture; /* in config.json: "gpt2", "GPT2LMHeadModel" */
-    const char *body;                      /* the prefix of all names but the head's    */
-    const tern__call_kind *call;           /* of the body                               */
-    const char *const *buffers;            /* ends of the names of buffers in older files, which tern needs
-                                            * not; NULL-terminated                      */
-    tern_module *(*open)(tern__config *config, tern_rng *rng, tern_error *err);
-    void (*write)(const tern_module *model, cJSON *config);
-} tern__language_kind;
-
-extern const tern__language_kind tern__gpt2_kind, tern__llama_kind;
+extern const tern__pretrained_kind tern__gpt2_kind, tern__llama_kind;
 
 typedef struct tern__language_model {
     tern_module base;
-    const tern__language_kind *kind;
+    const tern__pretrained_kind *kind;
     tern_module *body, *head;
     tern_tensor *embeddings; /* of the tokens           */
     bool is_tied;            /* the head has that weight */
@@ -36,7 +25,7 @@ typedef struct tern__language_model {
  * beyond that, but filling it would end the process. */
 int tern__matrices_check(double elements, const char *func, tern_error *err);
 /* Makes a model of `bytes` bytes whose first field is a tern__language_model. */
-void *tern__language_model_new(size_t bytes, const tern__language_kind *kind, tern_error *err);
+void *tern__language_model_new(size_t bytes, const tern__pretrained_kind *kind, tern_error *err);
 /* Adds the body, and a head of `vocabulary` rows, or the embeddings as its weight. Takes the body over. */
 int tern__language_model_add(tern__language_model *model, tern_module *body, tern_tensor *embeddings,
                              bool tied, tern_error *err);

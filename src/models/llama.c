@@ -485,12 +485,12 @@ static void llama_write(const tern_module *model, cJSON *config)
     llama_write_rope(o, config);
 }
 
-const tern__language_kind tern__llama_kind = {
+const tern__pretrained_kind tern__llama_kind = {
     .model_type = "llama",
     .architecture = "LlamaForCausalLM",
     .body = "model",
     .call = &llama_body_kind,
-    .buffers = (const char *const[]){".rotary_emb.inv_freq", NULL},
+    .needless = (const char *const[]){".rotary_emb.inv_freq", NULL},
     .open = llama_open,
     .write = llama_write,
 };
