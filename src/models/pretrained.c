@@ -1,6 +1,6 @@
 /* pretrained.c - opens a folder that transformers has written. config.json says which model it is; the
  * weights are in one file or in shards, which are read one after the other, so that beside the model only one
- * of them is in memory. Other names than tern's, and parameters that transformers has in parts, are translated
+ * of them is in memory. Names that are not tern's, and parameters that files have in parts, are translated
  * before the model sees them. */
 #include "base/file.h"
 #include "base/opts.h"
