@@ -148,7 +148,7 @@ static tern_tensor *gpt2_block_call(tern_module *module, tern_scope *s, tern_ten
     gpt2_block *self = (gpt2_block *)module;
     tern_tensor *x = in[TERN__STATES];
     tern_tensor *own[] = {tern_forward(self->ln_1, s, x), in[TERN__ATTENTION_MASK], in[TERN__POSITION_IDS]};
-    x = tern_add(s, x, tern__forward_inputs(&gpt2_attention_kind, self->attn, s, own, opts));
+    x = tern_add(s, x, tern__decoder_forward(&gpt2_attention_kind, self->attn, s, own, opts));
     return tern_add(s, x, tern_forward(self->mlp, s, tern_forward(self->ln_2, s, x)));
 }
 

@@ -22,8 +22,7 @@ static tern_tensor *language_model_call(tern_module *module, tern_scope *s, tern
 {
     tern__language_model *self = (tern__language_model *)module;
     const model_call *call = opts;
-    tern_tensor *in[TERN__DECODER_INPUTS] = {x[TERN__TOKENS], x[TERN__ATTENTION_MASK], x[TERN__POSITION_IDS]};
-    tern_tensor *y = tern__forward_inputs(self->kind->call, self->body, s, in, &call->decoder);
+    tern_tensor *y = tern__decoder_forward(self->kind->call, self->body, s, x, &call->decoder);
     if (!y || call->is_hidden) return y;
     int64_t tokens = y->view.shape[1], kept = call->logits_to_keep ? call->logits_to_keep : tokens;
     if (kept < tokens) y = tern_slice(s, y, 1, tokens - kept, tokens, 1);
@@ -157,16 +156,23 @@ int tern__decoder_settle(tern_scope *s, tern_tensor *const *x, const tern__decod
     return s->error.code;
 }
 
+tern_tensor *tern__decoder_forward(const tern__call_kind *kind, tern_module *module, tern_scope *s,
+                                   tern_tensor *const *in, const tern__decoder_call *call)
+{
+    tern_tensor *own[] = {in[TERN__STATES], in[TERN__ATTENTION_MASK], in[TERN__POSITION_IDS]};
+    bool is_plain = !in[TERN__ATTENTION_MASK] && !in[TERN__POSITION_IDS] && !call->cache;
+    if (is_plain && module->forward != kind->made) return tern_forward(module, s, in[TERN__STATES]);
+    return tern__forward_inputs(kind, module, s, own, call);
+}
+
 tern_tensor *tern__decoder_layers(const tern__call_kind *kind, const tern_module *list, tern_scope *s,
                                   tern_tensor *const *in, const tern__decoder_call *call)
 {
     tern__decoder_call one = *call;
-    tern_tensor *y = in[TERN__STATES];
-    for (const tern__module_tree *layer = list->tree->children; layer; layer = layer->next, one.layer++) {
-        tern_tensor *own[] = {y, in[TERN__ATTENTION_MASK], in[TERN__POSITION_IDS]};
-        y = tern__forward_inputs(kind, layer->module, s, own, &one);
-    }
-    return y;
+    tern_tensor *own[] = {in[TERN__STATES], in[TERN__ATTENTION_MASK], in[TERN__POSITION_IDS]};
+    for (const tern__module_tree *layer = list->tree->children; layer; layer = layer->next, one.layer++)
+        own[TERN__STATES] = tern__decoder_forward(kind, layer->module, s, own, &one);
+    return own[TERN__STATES];
 }
 
 tern_tensor *tern__decoder_attention(tern_scope *s, tern_tensor *q, tern_tensor *k, tern_tensor *v,
@@ -201,15 +207,14 @@ static tern_tensor *language_model_run(tern_module *model, tern_scope *scope, co
                                        tern_tensor *tokens, tern_tensor *mask, tern_tensor *ids,
                                        const model_call *call)
 {
-    const tern__call_kind kind = {func,
-                                  "language model",
-                                  language_model_forward,
-                                  language_model_call,
-                                  .needed = 1,
-                                  .count = TERN__DECODER_INPUTS};
     tern_tensor *x[TERN__DECODER_INPUTS] = {tokens, mask, ids};
     if (scope->error.code) return NULL;
-    if (tern__language_model_of(model)) return tern__forward_inputs(&kind, model, scope, x, call);
+    if (tern__language_model_of(model)) { /* whatever its tern_forward has become */
+        const tern__call_kind kind = {func,           "language model",
+                                      model->forward, language_model_call,
+                                      .needed = 1,    .count = TERN__DECODER_INPUTS};
+        return tern__forward_inputs(&kind, model, scope, x, call);
+    }
     tern__scope_fail(scope, func, TERN_E_INVALID, "expected a language model, got %s",
                      model ? model->kind : "NULL");
     return NULL;

@@ -55,6 +55,10 @@ int tern__decoder_check(const tern_module *body, tern_scope *scope, tern_tensor 
 /* Makes the layers' inputs of the body's, on the device of the states, which are there already. */
 int tern__decoder_settle(tern_scope *scope, tern_tensor *const *x, const tern__decoder_call *call,
                          tern_tensor *in[TERN__DECODER_INPUTS]);
+/* Calls a body, a layer or its attention. One whose forward was replaced takes only the first input; others,
+ * or a cache, are E_INVALID then. */
+tern_tensor *tern__decoder_forward(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
+                                   tern_tensor *const *in, const tern__decoder_call *call);
 /* Calls the layers one after the other, and returns the last one's states. */
 tern_tensor *tern__decoder_layers(const tern__call_kind *kind, const tern_module *list, tern_scope *scope,
                                   tern_tensor *const *in, const tern__decoder_call *call);

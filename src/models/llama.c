@@ -191,7 +191,7 @@ static tern_tensor *llama_layer_call(tern_module *module, tern_scope *s, tern_te
     tern_tensor *x = in[TERN__STATES];
     tern_tensor *own[] = {tern_forward(self->input_layernorm, s, x), in[TERN__ATTENTION_MASK],
                           in[TERN__POSITION_IDS]};
-    x = tern_add(s, x, tern__forward_inputs(&llama_attention_kind, self->self_attn, s, own, opts));
+    x = tern_add(s, x, tern__decoder_forward(&llama_attention_kind, self->self_attn, s, own, opts));
     return tern_add(s, x, tern_forward(self->mlp, s, tern_forward(self->post_attention_layernorm, s, x)));
 }
 

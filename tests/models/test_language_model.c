@@ -2,6 +2,7 @@
  * allocations that fail at every point, also while the models are made, written and opened. tests/torch
  * compares the values. */
 #include "ledger.h"
+#include "nn/nn.h"
 #include "ops/world.h"
 
 #include <ftw.h>
@@ -38,6 +39,47 @@ static int run_step(world *w, tern_module *model)
 {
     tern_tensor *tokens = tern_tensor_from(w->scope, NULL, TERN_I64, 2, (int64_t[]){2, LENGTH});
     return backward_and_end(w, tern_language_model_loss(model, w->scope, tokens, NULL, NULL));
+}
+
+/* ---- replaced forwards ---- */
+
+static tern_tensor *return_input(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    (void)scope;
+    return x;
+}
+
+static int replace_forwards(tern_module *module, const char *kind)
+{
+    int count = !strcmp(module->kind, kind);
+    if (count) module->forward = return_input;
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        count += replace_forwards(child->module, kind);
+    return count;
+}
+
+/* A part whose forward was replaced is called by it. It would not see a mask, so that is an error. */
+static void a_replaced_forward_is_called(void **state)
+{
+    static const char *const kinds[] = {"gpt2_attention", "gpt2_block", "gpt2_body"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        world w = open_world();
+        tern_module *model = make_gpt2(&w);
+        assert_true(replace_forwards(model, kinds[i]) > 0);
+        tern_tensor *tokens = tern_tensor_from(w.scope, NULL, TERN_I64, 2, (int64_t[]){2, LENGTH});
+        tern_tensor *hidden = tern_language_model_hidden(model, w.scope, tokens);
+        assert_non_null(hidden);
+        if (i == 2) assert_ptr_equal(hidden, tokens);
+        tern_language_model_call_opts call = tern_language_model_call_defaults();
+        call.attention_mask = tokens;
+        assert_null(tern_language_model_forward(model, w.scope, tokens, &call));
+        assert_int_equal(tern_scope_error(w.scope)->code, TERN_E_INVALID);
+        assert_non_null(strstr(tern_scope_error(w.scope)->text, "with its own forward"));
+        tern_module_free(model);
+        close_world(&w);
+    }
 }
 
 /* ---- generation ---- */
@@ -178,6 +220,7 @@ int main(void)
         cmocka_unit_test_prestate(a_call_with_a_cache_tells_out_of_memory, &gpt2),
         cmocka_unit_test_prestate(a_warm_call_with_a_cache_allocates_nothing, &llama),
         cmocka_unit_test_prestate(a_call_with_a_cache_tells_out_of_memory, &llama),
+        cmocka_unit_test(a_replaced_forward_is_called),
         cmocka_unit_test(folders_tell_out_of_memory),
         cmocka_unit_test(more_than_the_machine_has_is_an_error),
     };
