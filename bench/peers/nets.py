@@ -1,5 +1,5 @@
 """The networks of `tern bench step` in PyTorch, with the same initial weights, data and losses: torchvision's ResNets and DeepLabV3 (copied,
-since torchvision may not be installed), the 3-D U-Net of tests/torch/test_unet3d.py, and transformers' GPT-2 and Llama without dropout."""
+since torchvision may not be installed), its vision transformer, the 3-D U-Net of tests/torch/test_unet3d.py, and transformers' GPT-2 and Llama without dropout."""
 import math
 
 import torch
@@ -120,16 +120,62 @@ class Unet3d(nn.Module):
         return self.head(x)
 
 
-def attention(q, k, v):
-    """Causal, of (N, T, heads, features)."""
+def attention(q, k, v, is_causal=True):
+    """Of (N, T, heads, features)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if hasattr(F, "scaled_dot_product_attention"):
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
     else:
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1) & is_causal
         y = scores.masked_fill(hidden, -math.inf).softmax(-1).to(v.dtype) @ v
     return y.transpose(1, 2).flatten(2)
+
+
+def draw_truncated(p, std):
+    """Draws nn.init.trunc_normal_'s numbers of PyTorch 1.13, as tern does; 2.15 draws others."""
+    bound = math.erf(2 / std / math.sqrt(2))
+    with torch.no_grad():
+        p.uniform_(-bound, bound).erfinv_().mul_(std * math.sqrt(2)).clamp_(-2, 2)
+
+
+class VitBlock(nn.Module):
+    """torchvision's EncoderBlock. Its MultiheadAttention only draws the weights: attention on views of one product is faster."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.self_attention = nn.LayerNorm(width, 1e-6), nn.MultiheadAttention(width, heads)
+        self.ln_2, self.mlp = nn.LayerNorm(width, 1e-6), nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        for linear in (self.mlp[0], self.mlp[2]):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.normal_(linear.bias, std=1e-6)
+
+    def forward(self, x):
+        own = self.self_attention
+        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in F.linear(self.ln_1(x), own.in_proj_weight, own.in_proj_bias).chunk(3, -1))
+        x = x + own.out_proj(attention(q, k, v, is_causal=False))
+        return x + self.mlp(self.ln_2(x))
+
+
+class Vit(nn.Module):
+    """torchvision's VisionTransformer, whose scores begin with weights other than 0."""
+
+    def __init__(self, side, layers, width, heads, patch, classes=1000):
+        super().__init__()
+        self.conv_proj, self.class_token = nn.Conv2d(3, width, patch, patch), nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embedding = nn.Parameter(torch.empty(1, (side // patch) ** 2 + 1, width).normal_(std=0.02))
+        self.layers = nn.Sequential(*(VitBlock(width, heads) for _ in range(layers)))
+        self.ln, self.head = nn.LayerNorm(width, 1e-6), nn.Linear(width, classes)
+        draw_truncated(self.conv_proj.weight, math.sqrt(1 / (3 * patch * patch)))
+        nn.init.zeros_(self.conv_proj.bias)
+        nn.init.zeros_(self.head.bias)
+        draw_truncated(self.head.weight, 0.02)
+
+    def forward(self, x):
+        x = self.conv_proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embedding
+        return self.head(self.ln(self.layers(x))[:, 0])
 
 
 class Conv1D(nn.Module):
@@ -235,6 +281,8 @@ def next_tokens(logits, labels):
 
 
 LANGUAGE_NETS = {"gpt2": Gpt2, "llama": Llama}
+# The usual numbers of these nets.
+TRANSFORMERS = {**dict.fromkeys(LANGUAGE_NETS, dict(layers=4, width=256, heads=4, vocabulary=256)), "vit": dict(layers=12, width=192, heads=3, patch=16)}
 
 
 def make_language(name, batch, size, rank, layers, width, heads, vocabulary):
@@ -275,19 +323,21 @@ NETS = {
     "resnet18": (resnet18, 3, (32, 32), lambda size: (), 10, F.cross_entropy),
     "resnet50": (resnet50, 3, (257, 257), lambda size: (), 1000, F.cross_entropy),
     "deeplabv3": (lambda: DeepLabV3(21), 3, (257, 257), lambda size: size, 21, F.cross_entropy),
+    "vit": (Vit, 3, (224, 224), lambda size: (), 1000, F.cross_entropy),
     "unet3d": (lambda: Unet3d(16), 1, (32, 64, 64), lambda size: (1, *size), 2, bce_dice),
 }
 
 
-def make(name, batch, size, rank, layers=4, width=256, heads=4, vocabulary=256):
-    """Returns network, samples, labels and loss; `size` is text as tern's --size, or None. The numbers after it are of language models."""
+def make(name, batch, size, rank, **numbers):
+    """Returns network, samples, labels and loss; `size` is text as tern's --size, or None. Numbers of a transformer that are None are its own."""
+    numbers = {**TRANSFORMERS.get(name, {}), **{key: number for key, number in numbers.items() if number}}
     if name in LANGUAGE_NETS:
-        return make_language(name, batch, size, rank, layers, width, heads, vocabulary)
+        return make_language(name, batch, size, rank, **numbers)
     build, channels, usual, labels_of, classes, loss = NETS[name]
-    numbers = tuple(map(int, size.split("x"))) if size else usual
-    size = numbers * len(usual) if len(numbers) == 1 else numbers
+    sizes = tuple(map(int, size.split("x"))) if size else usual
+    size = sizes * len(usual) if len(sizes) == 1 else sizes
     torch.manual_seed(0)
-    net = build()
+    net = build(size[0], **numbers) if numbers else build()
     torch.manual_seed(rank + 1)
     x, shape = torch.randn(batch, channels, *size), (batch, *labels_of(size))
     return net, x, (torch.arange(torch.Size(shape).numel()) % classes).view(shape), loss

@@ -14,7 +14,7 @@ TERN = os.path.join(BUILD, "tern")
 DEBIAN_PYTHON = "/usr/bin/python3"
 SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
 # Batch per rank, timed steps.
-STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2), "gpt2": (8, 10), "llama": (8, 10)}
+STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2), "vit": (8, 6), "gpt2": (8, 10), "llama": (8, 10)}
 
 
 def finished(argv, timeout=1800, **options):

@@ -43,6 +43,7 @@ GROUPS = {
     **both_dtypes("unet3d-160", "3-D U-Net, batch 1 x 2 of 32x160x160", "unet3d", "32x160x160"),
     **both_dtypes("resnet50", "ResNet-50, batch 4 x 2 of 257x257", "resnet50", None, (1.5, None)),
     **both_dtypes("deeplabv3", "DeepLabV3, batch 4 x 2 of 257x257", "deeplabv3", None, (1.5, None)),
+    **both_dtypes("vit", "ViT-Ti/16, batch 8 x 2 of 224x224", "vit", None, (1.3, None)),
     **both_dtypes("gpt2", "GPT-2 of 4 x 256, batch 8 x 2 of 128", "gpt2", "128"),
     **both_dtypes("llama", "Llama of 4 x 256, batch 8 x 2 of 128", "llama", "128"),
     "llmc": [*language_rows(4, 128, 4, 128, 16, 256, 5), *language_rows(6, 384, 6, 256, 8, 256, 1), *language_rows(12, 768, 12, 64, 4, 50257, 1)],
@@ -51,7 +52,7 @@ GROUPS = {
                    for ranks in (2, 8) for memory in ("window", "plain") for size, name in reversed(SIZES.items())],
     "demo": [Row("demo, 4 epochs on 2 ranks", "s", ("demo", 4), "training_s", 2)],
 }
-USUAL, LARGE = ["mlp", "start", "resnet18", "unet3d", "all_reduce"], ["unet3d-160", "resnet50", "deeplabv3", "gpt2", "llama"]
+USUAL, LARGE = ["mlp", "start", "resnet18", "unet3d", "all_reduce"], ["unet3d-160", "resnet50", "deeplabv3", "vit", "gpt2", "llama"]
 
 
 def only_names(args, groups, usual):

@@ -32,8 +32,9 @@ def main():
     parser.add_argument("--model", choices=[*nets.NETS, *nets.LANGUAGE_NETS], default="mlp")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--size", help="size of images or volumes, as tern's; default: the model's")
-    for name, usual in (("layers", 4), ("width", 256), ("heads", 4), ("vocabulary", 256)):
-        parser.add_argument(f"--{name}", type=int, default=usual, help="of gpt2 and llama")
+    numbers = ("layers", "width", "heads", "vocabulary", "patch")
+    for name in numbers:
+        parser.add_argument(f"--{name}", type=int, help="of a transformer, as tern's; default: the model's")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 uses an autocast region")
     parser.add_argument("--way", choices=WAYS, default="default")
@@ -41,7 +42,7 @@ def main():
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     open_world(args.meet, args.threads)
-    net, x, y, loss_of = nets.make(args.model, args.batch, args.size, dist.get_rank(), args.layers, args.width, args.heads, args.vocabulary)
+    net, x, y, loss_of = nets.make(args.model, args.batch, args.size, dist.get_rank(), **{name: getattr(args, name) for name in numbers})
     net, x = arranged(args.way, net), arranged(args.way, x)
     ddp = DistributedDataParallel(net) if dist.get_world_size() > 1 else net
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)

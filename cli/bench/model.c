@@ -73,6 +73,25 @@ static tern_module *make_llama(const tern__bench_model *model, tern_rng *rng, te
     return tern_llama_new(&opts, rng, err);
 }
 
+/* The weights of the scores are drawn as DeiT's: with torchvision's, which are 0, any net has the same first
+ * loss. */
+static tern_module *make_vit(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_vit_opts opts = tern_vit_defaults();
+    opts.classes = model->classes;
+    opts.image_size = model->size[0];
+    opts.patch_size = model->patch;
+    opts.layers = (int)model->layers;
+    opts.heads = model->heads;
+    opts.hidden_dim = model->width;
+    opts.mlp_dim = 4 * model->width;
+    tern_module *net = tern_vit_new(&opts, rng, err);
+    if (!net || !tern_init_trunc_normal(tern_state_find(net, "heads.head.weight"), 0, 0.02, -2, 2, rng, err))
+        return net;
+    tern_module_free(net);
+    return NULL;
+}
+
 /* ---- losses ---- */
 
 static tern_tensor *cross_entropy(tern_scope *scope, tern_tensor *scores, tern_tensor *labels)
@@ -97,13 +116,14 @@ static tern_tensor *token_cross_entropy(tern_scope *scope, tern_tensor *logits, 
 /* ---- the table ---- */
 
 static const tern__bench_model models[] = {
-    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy, 0, 0, 0},
-    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy, 0, 0, 0},
-    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy, 0, 0, 0},
-    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy, 0, 0, 0},
-    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice, 0, 0, 0},
-    {"gpt2", 8, 0, 1, {128}, 256, true, make_gpt2, token_cross_entropy, 4, 256, 4},
-    {"llama", 8, 0, 1, {128}, 256, true, make_llama, token_cross_entropy, 4, 256, 4},
+    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy, 0, 0, 0, 0},
+    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy, 0, 0, 0, 0},
+    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy, 0, 0, 0, 0},
+    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy, 0, 0, 0, 0},
+    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice, 0, 0, 0, 0},
+    {"vit", 8, 3, 2, {224, 224}, 1000, false, make_vit, cross_entropy, 12, 192, 3, 16},
+    {"gpt2", 8, 0, 1, {128}, 256, true, make_gpt2, token_cross_entropy, 4, 256, 4, 0},
+    {"llama", 8, 0, 1, {128}, 256, true, make_llama, token_cross_entropy, 4, 256, 4, 0},
 };
 
 const tern__bench_model *tern__bench_model_find(const char *name)

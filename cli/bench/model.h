@@ -8,15 +8,21 @@
 typedef struct tern__bench_model {
     const char *name;
     long batch;       /* default */
-    int64_t channels; /* of a sample; the features of the mlp */
+    int64_t channels; /* of a sample; the features of the mlp; 0: a language model's tokens */
     int spatial;      /* the number of spatial dimensions */
     int64_t size[3];  /* of these; default */
     int64_t classes;  /* 1: the labels are a mask; of a language model: the vocabulary */
     bool dense;       /* there is a label per pixel or voxel, not per sample */
     tern_module *(*make)(const struct tern__bench_model *model, tern_rng *rng, tern_error *err);
     tern_tensor *(*loss)(tern_scope *scope, tern_tensor *scores, tern_tensor *labels);
-    long layers, width, heads; /* of a language model; 0: it is none */
+    long layers, width, heads; /* of a transformer; 0: it is none */
+    long patch;                /* side of the vision transformer's; 0 */
 } tern__bench_model;
+
+static inline bool tern__bench_model_is_language(const tern__bench_model *model)
+{
+    return !model->channels;
+}
 
 /* Returns NULL after a message if there is no model of that name. */
 const tern__bench_model *tern__bench_model_find(const char *name);

@@ -21,7 +21,7 @@ typedef struct settings {
     const char *device; /* NULL: TERN_DEVICE or the CPU */
     int64_t size[3];    /* of the spatial dimensions */
     long batch, steps, warm_up;
-    long layers, width, heads, vocabulary; /* of a language model; 0: its own */
+    long layers, width, heads, vocabulary, patch; /* of a transformer; 0: its own */
     bool json, profile, shapes, data_parallel, shard, exact_conv, deterministic;
 } settings;
 
@@ -69,7 +69,7 @@ static void set_shapes(bench *b, const settings *set)
 {
     const tern__bench_model *model = set->model;
     b->shape[b->ndim++] = b->label_shape[b->label_ndim++] = set->batch;
-    if (!model->layers) b->shape[b->ndim++] = model->channels;
+    if (!tern__bench_model_is_language(model)) b->shape[b->ndim++] = model->channels;
     if (model->classes == 1) b->label_shape[b->label_ndim++] = 1;
     for (int d = 0; d < model->spatial; d++) {
         b->shape[b->ndim++] = set->size[d];
@@ -95,7 +95,7 @@ static void make_tokens(bench *b, const settings *set, tern_error *err)
 static void make_data(bench *b, const settings *set, tern_error *err)
 {
     set_shapes(b, set);
-    if (set->model->layers) {
+    if (tern__bench_model_is_language(set->model)) {
         make_tokens(b, set, err);
         return;
     }
@@ -167,7 +167,8 @@ static tern_tensor *scores_of(bench *b)
 
 static tern_tensor *loss_of(bench *b, const settings *set)
 {
-    if (!set->model->layers || b->parallel) return set->model->loss(b->scope, scores_of(b), b->labels);
+    if (!tern__bench_model_is_language(set->model) || b->parallel)
+        return set->model->loss(b->scope, scores_of(b), b->labels);
     tern_language_model_loss_opts opts = tern_language_model_loss_defaults();
     opts.shifted = true;
     return tern_language_model_loss(b->net, b->scope, b->x, b->labels, &opts);
@@ -318,7 +319,10 @@ static void add_settings(cJSON *line, const bench *b, const settings *set, int r
         cJSON_AddNumberToObject(line, "layers", (double)set->model->layers);
         cJSON_AddNumberToObject(line, "width", (double)set->model->width);
         cJSON_AddNumberToObject(line, "heads", (double)set->model->heads);
-        cJSON_AddNumberToObject(line, "vocabulary", (double)set->model->classes);
+        if (set->model->patch)
+            cJSON_AddNumberToObject(line, "patch", (double)set->model->patch);
+        else
+            cJSON_AddNumberToObject(line, "vocabulary", (double)set->model->classes);
     }
     cJSON_AddStringToObject(line, "dtype", set->dtype);
     if (set->level) cJSON_AddStringToObject(line, "opt_level", set->level);
@@ -352,7 +356,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON *line = cJSON_CreateObject();
     add_settings(line, b, set, ranks);
     add_result(line, r);
-    if (set->model->layers)
+    if (tern__bench_model_is_language(set->model))
         cJSON_AddNumberToObject(line, "tokens_per_s", r->samples_per_s * (double)set->size[0]);
     if (b->profile)
         cJSON_AddItemToObject(line, "profile",
@@ -367,7 +371,8 @@ static void step_print_text(const bench *b, const settings *set, int ranks, cons
            set->model->name, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch,
            ranks, r->median_ms, r->min_ms, r->samples_per_s < 10 ? 2 : 0, r->samples_per_s, r->peak_rss_mb,
            r->pss_mb, r->tensor_mb, r->reduced_mb);
-    if (set->model->layers) printf("%.0f tokens/s, ", r->samples_per_s * (double)set->size[0]);
+    if (tern__bench_model_is_language(set->model))
+        printf("%.0f tokens/s, ", r->samples_per_s * (double)set->size[0]);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (for more: tern run -n 2 tern bench step)\n");
@@ -392,24 +397,29 @@ static int take_profile(const tern__cli_option *option, const char *text, tern_e
 enum { MOST = 1 << 20 };
 
 static const tern__cli_option options[] = {
-    {"model", .value = "mlp|resnet18|resnet50|deeplabv3|unet3d|gpt2|llama", .text = &chosen.model_name,
-     .help =
-         "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no "
-         "max pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
-         "torchvision's, with a batch of 4 images of 257x257; unet3d has 16 channels in its first level "
-         "and learns the mask of one volume of 32x64x64 with binary cross entropy and Dice; gpt2 and llama "
-         "learn the next token of 8 sequences of 128, without dropout. The others learn classes with cross "
-         "entropy"},
+    {"model", .value = "mlp|resnet18|resnet50|deeplabv3|unet3d|vit|gpt2|llama", .text = &chosen.model_name,
+     .help = "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no "
+             "max pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
+             "torchvision's, with a batch of 4 images of 257x257; unet3d has 16 channels in its first level "
+             "and learns the mask of one volume of 32x64x64 with binary cross entropy and Dice; vit is "
+             "DeiT-Ti with "
+             "8 images of 224x224, whose scores begin with weights other than 0; gpt2 and llama learn the "
+             "next token of 8 sequences of 128, without dropout. The others learn classes with cross "
+             "entropy"},
     {"batch", .value = "N", .help = "samples per rank", .number = &chosen.batch, .most = MOST},
     {"size", .value = "SIZE",
      .help = "another size of images and volumes, HxW or DxHxW; 257 means 257x257; the tokens of a sequence",
      .text = &chosen.size_text},
-    {"layers", .value = "L", .help = "of gpt2 and llama (default 4)", .number = &chosen.layers, .most = 4096},
-    {"width", .value = "W", .help = "features of their hidden states, a multiple of the heads (default 256)",
-     .number = &chosen.width, .most = MOST},
-    {"heads", .value = "H", .help = "of their attention (default 4)", .number = &chosen.heads, .most = MOST},
-    {"vocabulary", .value = "V", .help = "the number of their tokens (default 256)",
+    {"layers", .value = "L", .help = "of gpt2 and llama (default 4) and vit (12)", .number = &chosen.layers,
+     .most = 4096},
+    {"width", .value = "W", .number = &chosen.width, .most = MOST,
+     .help = "features of their hidden states, a multiple of the heads (default 256, vit 192)"},
+    {"heads", .value = "H", .help = "of their attention (default 4, vit 3)", .number = &chosen.heads,
+     .most = MOST},
+    {"vocabulary", .value = "V", .help = "the number of tokens of gpt2 and llama (default 256)",
      .number = &chosen.vocabulary, .most = MOST},
+    {"patch", .value = "P", .help = "side of vit's patches, a divisor of the image's (default 16)",
+     .number = &chosen.patch, .most = 4096},
     {"steps", .value = "K", .help = "timed steps (default 20)", .number = &chosen.steps, .most = MOST},
     {"warm-up", .value = "K", .number = &chosen.warm_up, .most = MOST,
      .help = "steps before them (default 3): an idle GPU reaches its full clock rate within half a second of "
@@ -453,20 +463,39 @@ static void set_environment(const settings *set)
     if (set->deterministic) setenv("TERN_DETERMINISTIC", "1", 1);
 }
 
+/* Returns false after a message if the model does not have an option that was given. */
+static bool check_model_options(const settings *set)
+{
+    const tern__bench_model *model = set->model;
+    const struct {
+        bool wrong;
+        const char *text;
+    } checks[] = {
+        {!model->layers && (set->layers || set->width || set->heads),
+         "--layers, --width and --heads are for gpt2, llama and vit"},
+        {!tern__bench_model_is_language(model) && set->vocabulary, "--vocabulary is for gpt2 and llama"},
+        {!model->patch && set->patch, "--patch is for vit"},
+        {model->patch && set->size[0] != set->size[1], "--size: vit takes square images"},
+    };
+    for (size_t i = 0; i < TERN__COUNT(checks); i++) {
+        if (!checks[i].wrong) continue;
+        fprintf(stderr, "tern bench step: %s\n", checks[i].text);
+        return false;
+    }
+    return true;
+}
+
 /* Gives the model the numbers of its options. */
 static bool complete_model(settings *set)
 {
+    if (!check_model_options(set)) return false;
     set->own = *set->model;
     memcpy(set->own.size, set->size, sizeof(set->size));
-    if (!set->model->layers && (set->layers || set->width || set->heads || set->vocabulary)) {
-        fprintf(stderr,
-                "tern bench step: --layers, --width, --heads and --vocabulary are for gpt2 and llama\n");
-        return false;
-    }
     if (set->layers) set->own.layers = set->layers;
     if (set->width) set->own.width = set->width;
     if (set->heads) set->own.heads = set->heads;
     if (set->vocabulary) set->own.classes = set->vocabulary;
+    if (set->patch) set->own.patch = set->patch;
     set->model = &set->own;
     return true;
 }

@@ -89,6 +89,54 @@ TERN_API tern_llama_opts tern_llama_defaults(void);
  * from normal(0, initializer_range). */
 TERN_API tern_module *tern_llama_new(const tern_llama_opts *opts, tern_rng *rng, tern_error *err);
 
+/* ---- calls ---- */
+
+/* The keys and values of the tokens that a model has seen, so that a call computes only new tokens. */
+typedef struct tern_kv_cache tern_kv_cache;
+
+/* Makes a cache for `batch` sequences of up to max_tokens tokens. The first call makes its memory, on the
+ * device and in the dtype of its keys: two numbers for each feature of the keys of each layer and token. Free
+ * the cache before that device is closed. E_INVALID: not a language model; E_RANGE: batch < 1, or max_tokens
+ * not in [1, the model's longest context]; E_MEMORY. transformers' StaticCache. */
+TERN_API tern_kv_cache *tern_kv_cache_new(const tern_module *model, int64_t batch, int64_t max_tokens,
+                                          tern_error *err);
+/* Returns the number of tokens that it has of each sequence: get_seq_length. */
+TERN_API int64_t tern_kv_cache_length(const tern_kv_cache *cache);
+/* Forgets all tokens and keeps the memory. */
+TERN_API void tern_kv_cache_reset(tern_kv_cache *cache);
+TERN_API void tern_kv_cache_free(tern_kv_cache *cache);
+
+typedef struct tern_language_model_call_opts {
+    size_t size;
+    tern_tensor *attention_mask; /* (N, cached tokens + T), of any dtype: not 0 where a token takes part;
+                                  * default NULL: all do                                          */
+    tern_tensor *position_ids;   /* (N, T) or (1, T), i64 or i32; default NULL: see below         */
+    tern_kv_cache *cache;        /* takes the call's tokens in behind those that it has, and they attend to
+                                  * all; default NULL                                             */
+    int64_t logits_to_keep;      /* logits of so many last tokens only; default 0: of all         */
+} tern_language_model_call_opts;
+TERN_API tern_language_model_call_opts tern_language_model_call_defaults(void);
+
+/* tern_forward with options: tokens (N, T) -> logits (N, T or logits_to_keep, vocab_size). The position of a
+ * token is the number of tokens before it, those of the cache included; under an attention_mask, of those
+ * that take part, as in transformers' generate(), so that sequences may be padded on either side. (A plain
+ * call of transformers counts padding, too, unless it is given position_ids.) A token gets 0 from the
+ * attention if neither it nor one before it takes part.
+ *
+ *     call.cache = tern_kv_cache_new(model, 1, 256, &err);
+ *     call.logits_to_keep = 1;
+ *     tern_grad_enabled_set(scope, false);
+ *     tern_language_model_forward(model, scope, prompt, &call);  and so on with each next token
+ *
+ * A call that fails leaves the cache's tokens as they were. E_INVALID: not a language model, a cache of
+ * another model; E_STATE: a cache while gradients are recorded; E_SHAPE: tokens, mask, ids, another batch
+ * than the cache's; E_RANGE: more tokens than the model's context or the cache's max_tokens, an id,
+ * logits_to_keep; E_DTYPE: tokens, ids, a cache that has tokens of another dtype. */
+TERN_API tern_tensor *tern_language_model_forward(tern_module *model, tern_scope *scope, tern_tensor *tokens,
+                                                  const tern_language_model_call_opts *opts);
+/* Returns the hidden states after the last norm, (N, T, features), which lm_head makes logits of. */
+TERN_API tern_tensor *tern_language_model_hidden(tern_module *model, tern_scope *scope, tern_tensor *tokens);
+
 /* ---- loss ---- */
 
 typedef struct tern_language_model_loss_opts {
@@ -98,6 +146,7 @@ typedef struct tern_language_model_loss_opts {
     int64_t ignore_index;     /* positions with this label do not count; default -100         */
     double label_smoothing;   /* as in tern_cross_entropy; default 0                          */
     tern_reduction reduction; /* default: the mean over the positions that count              */
+    tern_tensor *attention_mask; /* as in tern_language_model_call_opts; default NULL         */
 } tern_language_model_loss_opts;
 TERN_API tern_language_model_loss_opts tern_language_model_loss_defaults(void);
 
@@ -109,8 +158,6 @@ TERN_API tern_language_model_loss_opts tern_language_model_loss_defaults(void);
 TERN_API tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, tern_tensor *tokens,
                                                tern_tensor *labels,
                                                const tern_language_model_loss_opts *opts);
-/* Returns the hidden states after the last norm, (N, T, features), which lm_head makes logits of. */
-TERN_API tern_tensor *tern_language_model_hidden(tern_module *model, tern_scope *scope, tern_tensor *tokens);
 
 /* ---- folders of Hugging Face ---- */
 
@@ -124,7 +171,8 @@ TERN_API tern_pretrained_opts tern_pretrained_defaults(void);
  * model.safetensors.index.json, or pytorch_model.bin, or the shards of pytorch_model.bin.index.json. Names
  * may lack the prefix "transformer.", "model." or "bert.", as those of GPT2Model, LlamaModel and BertModel.
  * 16-bit weights become f32 (tern_module_cast changes that). transformers'
- * AutoModelForCausalLM.from_pretrained, for folders only: nothing is downloaded.
+ * AutoModelForCausalLM.from_pretrained, for folders only: nothing is downloaded. A ViTForImageClassification
+ * becomes a module of tern_vit_new (models.h), with torchvision's names.
  *
  * Of BERT's classes it reads the encoder (tern_bert_new), as BertModel.from_pretrained of transformers. If
  * names have the prefix, those without it belong to heads, such as cls.predictions of BertForMaskedLM, and
@@ -144,7 +192,8 @@ TERN_API tern_pretrained_save_opts tern_pretrained_save_defaults(void);
 
 /* Writes config.json and model.safetensors, or shards with their index, into a folder, which is made if there
  * is none, so that transformers and tern_pretrained_open read them. A shared lm_head.weight is left out, as
- * transformers does. A BERT is written as a BertModel. E_INVALID: none of these models; E_RANGE:
+ * transformers does. A BERT is written as a BertModel. A vit gets transformers' names; its labels are LABEL_0,
+ * LABEL_1 .. E_INVALID: another module; E_UNSUPPORTED: a vit with a representation_size; E_RANGE:
  * max_shard_bytes; E_IO, E_MEMORY. */
 TERN_API int tern_pretrained_save(const tern_module *model, const char *folder,
                                   const tern_pretrained_save_opts *opts, tern_error *err);

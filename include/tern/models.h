@@ -118,6 +118,7 @@ typedef struct tern_vit_opts {
     double dropout;              /* probability, after embeddings, attention and in MLPs; default 0 */
     double attention_dropout;    /* probability, of the attention's weights; default 0             */
     int64_t representation_size; /* width of a layer with tanh before the scores; default 0: none  */
+    double eps;                  /* of the layer norms; default 1e-6                               */
 } tern_vit_opts;
 /* Returns the options of ViT-B/16 (Dosovitskiy et al. 2020, torchvision.models.vit_b_16). */
 TERN_API tern_vit_opts tern_vit_defaults(void);
@@ -129,8 +130,9 @@ TERN_API tern_vit_opts tern_vit_preset(const char *name);
 /* Vision transformer: a token for each patch of an image, and one for its class. Names are torchvision's
  * (class_token, conv_proj, encoder.pos_embedding, encoder.layers.encoder_layer_0.ln_1 .., encoder.ln,
  * heads.head), and initial weights, bit for bit; those of the scores are 0. (N, in_channels, image_size,
- * image_size) -> (N, classes). torchvision.models.VisionTransformer. E_RANGE: layers, sizes, and the
- * errors of the layers; its forward: E_SHAPE. */
+ * image_size) -> (N, classes). torchvision.models.VisionTransformer. tern_pretrained_open makes one of a
+ * folder of transformers' ViTForImageClassification. E_RANGE: layers, sizes, and the errors of the layers;
+ * its forward: E_SHAPE. */
 TERN_API tern_module *tern_vit_new(const tern_vit_opts *opts, tern_rng *rng, tern_error *err);
 
 /* The names are those of a config.json of transformers' BertModel. */

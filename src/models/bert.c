@@ -443,12 +443,12 @@ static void bert_write(const tern_module *model, cJSON *config)
     cJSON_AddNumberToObject(config, "initializer_range", o->initializer_range);
 }
 
-const tern__language_kind tern__bert_kind = {
+const tern__pretrained_kind tern__bert_kind = {
     .model_type = "bert",
     .architecture = "BertModel",
     .body = "bert",
-    .buffers = (const char *const[]){"embeddings.position_ids", "embeddings.token_type_ids",
-                                     ".LayerNorm.gamma", ".LayerNorm.beta", NULL},
+    .needless = (const char *const[]){"embeddings.position_ids", "embeddings.token_type_ids",
+                                      ".LayerNorm.gamma", ".LayerNorm.beta", NULL},
     .open = bert_open,
     .write = bert_write,
     .see_name = bert_see_name,

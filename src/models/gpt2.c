@@ -49,22 +49,32 @@ typedef struct gpt2_attention {
 
 /* Queries, keys and values are parts of one product, (N, T, 3, heads, features), and attention takes them as
  * views. */
-static tern_tensor *gpt2_attention_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+static tern_tensor *gpt2_attention_call(tern_module *module, tern_scope *s, tern_tensor *const *in,
+                                        const void *opts)
 {
     gpt2_attention *self = (gpt2_attention *)module;
-    int64_t n = x->view.shape[0], t = x->view.shape[1], width = x->view.shape[2];
+    const int64_t *shape = in[TERN__STATES]->view.shape;
+    int64_t n = shape[0], t = shape[1], width = shape[2];
     tern_tensor *parts[3] = {0};
-    tern_tensor *qkv = tern_forward(self->c_attn, s, x);
+    tern_tensor *qkv = tern_forward(self->c_attn, s, in[TERN__STATES]);
     qkv = tern_reshape(s, qkv, 4, (int64_t[]){n, t, 3 * self->heads, width / self->heads});
     if (!qkv || tern_split(s, qkv, self->heads, 2, parts, 3) != 3) return NULL;
-    tern_attention_opts opts = tern_attention_defaults();
-    opts.is_causal = true;
-    opts.bthd = true;
-    opts.dropout = module->training ? self->attn_pdrop : 0;
-    tern_tensor *y = tern_scaled_dot_product_attention(s, parts[0], parts[1], parts[2], NULL, &opts);
+    double dropout = module->training ? self->attn_pdrop : 0;
+    tern_tensor *y =
+        tern__decoder_attention(s, parts[0], parts[1], parts[2], in[TERN__ATTENTION_MASK], opts, dropout);
     y = tern_forward(self->c_proj, s, tern_reshape(s, y, 3, (int64_t[]){n, t, width}));
     return gpt2_dropout(module, s, y, self->resid_pdrop);
 }
+
+static tern_tensor *gpt2_attention_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    const tern__decoder_call plain = {0};
+    return gpt2_attention_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
+}
+
+static const tern__call_kind gpt2_attention_kind = {
+    "tern_forward",      "gpt2_attention", gpt2_attention_forward,
+    gpt2_attention_call, .needed = 1,      .count = TERN__DECODER_INPUTS};
 
 static tern_module *new_gpt2_attention(const tern_gpt2_opts *o, tern_error *err)
 {
@@ -132,12 +142,24 @@ typedef struct gpt2_block {
     tern_module *ln_1, *attn, *ln_2, *mlp;
 } gpt2_block;
 
-static tern_tensor *gpt2_block_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+static tern_tensor *gpt2_block_call(tern_module *module, tern_scope *s, tern_tensor *const *in,
+                                    const void *opts)
 {
     gpt2_block *self = (gpt2_block *)module;
-    x = tern_add(s, x, tern_forward(self->attn, s, tern_forward(self->ln_1, s, x)));
+    tern_tensor *x = in[TERN__STATES];
+    tern_tensor *own[] = {tern_forward(self->ln_1, s, x), in[TERN__ATTENTION_MASK], in[TERN__POSITION_IDS]};
+    x = tern_add(s, x, tern__decoder_forward(&gpt2_attention_kind, self->attn, s, own, opts));
     return tern_add(s, x, tern_forward(self->mlp, s, tern_forward(self->ln_2, s, x)));
 }
+
+static tern_tensor *gpt2_block_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    const tern__decoder_call plain = {0};
+    return gpt2_block_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
+}
+
+static const tern__call_kind gpt2_block_kind = {"tern_forward",  "gpt2_block", gpt2_block_forward,
+                                                gpt2_block_call, .needed = 1,  .count = TERN__DECODER_INPUTS};
 
 static tern_module *new_gpt2_norm(const tern_gpt2_opts *o, tern_error *err)
 {
@@ -164,22 +186,35 @@ static tern_module *new_gpt2_block(const tern_gpt2_opts *o, tern_error *err)
 
 typedef struct gpt2_body {
     tern_module base;
-    tern_module *wte, *h, *ln_f;
-    tern_tensor *positions; /* wpe.weight (n_positions, n_embd) */
+    tern_module *wte, *wpe, *h, *ln_f;
     double embd_pdrop;
 } gpt2_body;
 
-static tern_tensor *gpt2_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
+static tern_tensor *gpt2_body_call(tern_module *module, tern_scope *s, tern_tensor *const *x,
+                                   const void *opts)
 {
     gpt2_body *self = (gpt2_body *)module;
-    if (tern__tokens_check(module, s, tokens, self->positions->view.shape[0])) return NULL;
-    tern_tensor *positions = tern_slice(s, self->positions, 0, 0, tokens->view.shape[1], 1);
-    tern_tensor *x = tern_add(s, tern_forward(self->wte, s, tokens), positions);
-    x = x ? gpt2_dropout(module, s, x, self->embd_pdrop) : NULL;
-    for (tern__module_tree *block = self->h->tree->children; block; block = block->next)
-        x = tern_forward(block->module, s, x);
-    return tern_forward(self->ln_f, s, x);
+    const tern__decoder_call *call = opts;
+    tern_tensor *in[TERN__DECODER_INPUTS], *tokens = x[TERN__TOKENS], *weight = tern__weight_of(self->wpe);
+    if (tern__decoder_check(module, s, x, call, weight->view.shape[0])) return NULL;
+    in[TERN__STATES] = tern_forward(self->wte, s, tokens);
+    if (!in[TERN__STATES] || tern__decoder_settle(s, x, call, in)) return NULL;
+    tern_tensor *positions =
+        in[TERN__POSITION_IDS] ? tern_forward(self->wpe, s, in[TERN__POSITION_IDS])
+                               : tern_slice(s, weight, 0, call->past, call->past + tokens->view.shape[1], 1);
+    tern_tensor *states = tern_add(s, in[TERN__STATES], positions);
+    in[TERN__STATES] = states ? gpt2_dropout(module, s, states, self->embd_pdrop) : NULL;
+    return tern_forward(self->ln_f, s, tern__decoder_layers(&gpt2_block_kind, self->h, s, in, call));
 }
+
+static tern_tensor *gpt2_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
+{
+    const tern__decoder_call plain = {0};
+    return gpt2_body_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
+}
+
+static const tern__call_kind gpt2_body_kind = {"tern_forward", "gpt2_body", gpt2_body_forward,
+                                               gpt2_body_call, .needed = 1, .count = TERN__DECODER_INPUTS};
 
 static int add_gpt2_blocks(gpt2_body *self, const tern_gpt2_opts *o, tern_error *err)
 {
@@ -201,9 +236,8 @@ static tern_module *new_gpt2_body(const tern_gpt2_opts *o, tern_error *err)
     self->embd_pdrop = o->embd_pdrop;
     self->wte =
         tern_module_add(m, "wte", tern__embedding_new_zeros(o->vocab_size, o->n_embd, NULL, err), err);
-    tern_module *wpe = tern__embedding_new_zeros(o->n_positions, o->n_embd, NULL, err);
-    wpe = tern_module_add(m, "wpe", wpe, err);
-    self->positions = wpe ? tern__weight_of(wpe) : NULL;
+    self->wpe =
+        tern_module_add(m, "wpe", tern__embedding_new_zeros(o->n_positions, o->n_embd, NULL, err), err);
     if (!tern__is_set(err) && !add_gpt2_blocks(self, o, err))
         self->ln_f = tern_module_add(m, "ln_f", new_gpt2_norm(o, err), err);
     if (self->ln_f) return m;
@@ -298,6 +332,8 @@ tern_module *tern_gpt2_new(const tern_gpt2_opts *opts, tern_rng *rng, tern_error
     gpt2 *self = tern__language_model_new(sizeof(*self), &tern__gpt2_kind, err);
     if (!self) return NULL;
     self->opts = o;
+    self->base.layers = o.n_layer;
+    self->base.positions = o.n_positions;
     tern_module *m = &self->base.base, *body = new_gpt2_body(&o, err);
     tern_tensor *wte = body ? tern__weight_of(((gpt2_body *)body)->wte) : NULL;
     if (body && !tern__language_model_add(&self->base, body, wte, o.tie_word_embeddings, err) &&
@@ -372,11 +408,12 @@ static void gpt2_write(const tern_module *model, cJSON *config)
     cJSON_AddBoolToObject(config, "tie_word_embeddings", o->tie_word_embeddings);
 }
 
-const tern__language_kind tern__gpt2_kind = {
+const tern__pretrained_kind tern__gpt2_kind = {
     .model_type = "gpt2",
     .architecture = "GPT2LMHeadModel",
     .body = "transformer",
-    .buffers = (const char *const[]){".attn.bias", ".attn.masked_bias", NULL},
+    .call = &gpt2_body_kind,
+    .needless = (const char *const[]){".attn.bias", ".attn.masked_bias", NULL},
     .open = gpt2_open,
     .write = gpt2_write,
 };

@@ -82,22 +82,28 @@ static void llama_rope_free(llama_rope *rope)
     tern__free(rope->factors);
 }
 
-/* Returns tables (positions, 1, K) for x (N, positions, heads, D); of f64 if x is. */
-static bool llama_rope_tables(const llama_rope *rope, tern_scope *s, tern_dtype dtype, int64_t positions,
-                              tern_tensor *tables[2])
+/* Returns tables for x (N, T, heads, D): (T, 1, K) of the positions from `first` on, or (N or 1, T, 1, K) of
+ * those that are given, (N or 1, T). They are of f64 if x is. */
+static bool llama_rope_tables(const llama_rope *rope, tern_scope *s, const tern_tensor *x, int64_t first,
+                              tern_tensor *ids, tern_tensor *tables[2])
 {
-    bool is_short = rope->short_tables[0] && positions <= rope->opts.original_positions;
+    int64_t last = first + x->view.shape[1];
+    bool is_short = rope->short_tables[0] && last <= rope->opts.original_positions;
     tern_tensor *const *kept = is_short ? rope->short_tables : rope->tables;
-    for (int i = 0; i < 2; i++)
-        tables[i] = dtype == TERN_F64
-                        ? tern__result(s, TERN_F64, TERN__PLAIN, 2, (int64_t[]){positions, rope->pairs})
-                        : tern_slice(s, kept[i], 0, 0, positions, 1);
+    int64_t rows = ids ? kept[0]->view.shape[0] : last;
+    bool is_double = x->view.dtype == TERN_F64;
+    tern_tensor *whole[] = {kept[0], kept[1]};
+    for (int i = 0; i < 2 && is_double; i++)
+        whole[i] = tern__result(s, TERN_F64, TERN__PLAIN, 2, (int64_t[]){rows, rope->pairs});
     tern_error err = {0};
-    if (tables[0] && tables[1] && dtype == TERN_F64 &&
-        tern_rotary_table_fill(tables[0], tables[1], NULL, &rope->opts, &err))
+    if (is_double && whole[0] && whole[1] &&
+        tern_rotary_table_fill(whole[0], whole[1], NULL, &rope->opts, &err))
         return tern__scope_fail_with(s, &err) == TERN_OK;
-    for (int i = 0; i < 2; i++)
-        tables[i] = tern_reshape(s, tables[i], 3, (int64_t[]){positions, 1, rope->pairs});
+    for (int i = 0; i < 2; i++) {
+        tables[i] = ids ? tern_embedding(s, ids, whole[i], NULL) : tern_slice(s, whole[i], 0, first, last, 1);
+        int64_t shape[] = {ids ? ids->view.shape[0] : 1, x->view.shape[1], 1, rope->pairs};
+        tables[i] = tern_reshape(s, tables[i], 4, shape);
+    }
     return tables[0] && tables[1];
 }
 
@@ -119,25 +125,33 @@ static tern_tensor *llama_heads(tern_scope *s, tern_module *projection, tern_ten
     return tern_reshape(s, tern_forward(projection, s, x), 4, shape);
 }
 
-static tern_tensor *llama_attention_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+static tern_tensor *llama_attention_call(tern_module *module, tern_scope *s, tern_tensor *const *in,
+                                         const void *opts)
 {
     llama_attention *self = (llama_attention *)module;
+    const tern__decoder_call *call = opts;
+    tern_tensor *x = in[TERN__STATES], *tables[2];
     tern_tensor *q = llama_heads(s, self->q_proj, x, self->heads, self->head_dim);
     tern_tensor *k = llama_heads(s, self->k_proj, x, self->key_heads, self->head_dim);
-    tern_tensor *v = llama_heads(s, self->v_proj, x, self->key_heads, self->head_dim), *tables[2];
-    if (!q || !k || !v || !llama_rope_tables(self->rope, s, q->view.dtype, x->view.shape[1], tables))
-        return NULL;
+    tern_tensor *v = llama_heads(s, self->v_proj, x, self->key_heads, self->head_dim);
+    if (!q || !llama_rope_tables(self->rope, s, q, call->past, in[TERN__POSITION_IDS], tables)) return NULL;
     q = tern_rotary_embedding(s, q, tables[0], tables[1], false);
     k = tern_rotary_embedding(s, k, tables[0], tables[1], false);
-    tern_attention_opts opts = tern_attention_defaults();
-    opts.is_causal = true;
-    opts.bthd = true;
-    opts.enable_gqa = true;
-    opts.dropout = module->training ? self->dropout : 0;
-    tern_tensor *y = tern_scaled_dot_product_attention(s, q, k, v, NULL, &opts);
+    double dropout = module->training ? self->dropout : 0;
+    tern_tensor *y = tern__decoder_attention(s, q, k, v, in[TERN__ATTENTION_MASK], call, dropout);
     int64_t shape[] = {x->view.shape[0], x->view.shape[1], self->heads * self->head_dim};
     return tern_forward(self->o_proj, s, tern_reshape(s, y, 3, shape));
 }
+
+static tern_tensor *llama_attention_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    const tern__decoder_call plain = {0};
+    return llama_attention_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
+}
+
+static const tern__call_kind llama_attention_kind = {
+    "tern_forward",       "llama_attention", llama_attention_forward,
+    llama_attention_call, .needed = 1,       .count = TERN__DECODER_INPUTS};
 
 static tern_module *new_llama_linear(int64_t in, int64_t out, bool bias, tern_error *err)
 {
@@ -203,12 +217,26 @@ typedef struct llama_layer {
     tern_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
 } llama_layer;
 
-static tern_tensor *llama_layer_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+static tern_tensor *llama_layer_call(tern_module *module, tern_scope *s, tern_tensor *const *in,
+                                     const void *opts)
 {
     llama_layer *self = (llama_layer *)module;
-    x = tern_add(s, x, tern_forward(self->self_attn, s, tern_forward(self->input_layernorm, s, x)));
+    tern_tensor *x = in[TERN__STATES];
+    tern_tensor *own[] = {tern_forward(self->input_layernorm, s, x), in[TERN__ATTENTION_MASK],
+                          in[TERN__POSITION_IDS]};
+    x = tern_add(s, x, tern__decoder_forward(&llama_attention_kind, self->self_attn, s, own, opts));
     return tern_add(s, x, tern_forward(self->mlp, s, tern_forward(self->post_attention_layernorm, s, x)));
 }
+
+static tern_tensor *llama_layer_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    const tern__decoder_call plain = {0};
+    return llama_layer_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
+}
+
+static const tern__call_kind llama_layer_kind = {"tern_forward",      "llama_layer",
+                                                 llama_layer_forward, llama_layer_call,
+                                                 .needed = 1,         .count = TERN__DECODER_INPUTS};
 
 static tern_module *new_llama_norm(const tern_llama_opts *o, tern_error *err)
 {
@@ -241,15 +269,26 @@ typedef struct llama_body {
     int64_t positions;
 } llama_body;
 
-static tern_tensor *llama_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
+static tern_tensor *llama_body_call(tern_module *module, tern_scope *s, tern_tensor *const *x,
+                                    const void *opts)
 {
     llama_body *self = (llama_body *)module;
-    if (tern__tokens_check(module, s, tokens, self->positions)) return NULL;
-    tern_tensor *x = tern_forward(self->embed_tokens, s, tokens);
-    for (tern__module_tree *layer = self->layers->tree->children; layer; layer = layer->next)
-        x = tern_forward(layer->module, s, x);
-    return tern_forward(self->norm, s, x);
+    const tern__decoder_call *call = opts;
+    tern_tensor *in[TERN__DECODER_INPUTS];
+    if (tern__decoder_check(module, s, x, call, self->positions)) return NULL;
+    in[TERN__STATES] = tern_forward(self->embed_tokens, s, x[TERN__TOKENS]);
+    if (!in[TERN__STATES] || tern__decoder_settle(s, x, call, in)) return NULL;
+    return tern_forward(self->norm, s, tern__decoder_layers(&llama_layer_kind, self->layers, s, in, call));
 }
+
+static tern_tensor *llama_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
+{
+    const tern__decoder_call plain = {0};
+    return llama_body_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
+}
+
+static const tern__call_kind llama_body_kind = {"tern_forward",  "llama_body", llama_body_forward,
+                                                llama_body_call, .needed = 1,  .count = TERN__DECODER_INPUTS};
 
 static void llama_body_release(tern_module *module)
 {
@@ -378,6 +417,8 @@ tern_module *tern_llama_new(const tern_llama_opts *opts, tern_rng *rng, tern_err
     llama *self = tern__language_model_new(sizeof(*self), &tern__llama_kind, err);
     if (!self) return NULL;
     self->opts = o;
+    self->base.layers = o.num_hidden_layers;
+    self->base.positions = o.max_position_embeddings;
     tern_module *m = &self->base.base, *body = new_llama_body(&o, err);
     tern_tensor *embeddings = body ? tern__weight_of(((llama_body *)body)->embed_tokens) : NULL;
     if (body) {
@@ -550,11 +591,12 @@ static void llama_write(const tern_module *model, cJSON *config)
     llama_write_rope(o, config);
 }
 
-const tern__language_kind tern__llama_kind = {
+const tern__pretrained_kind tern__llama_kind = {
     .model_type = "llama",
     .architecture = "LlamaForCausalLM",
     .body = "model",
-    .buffers = (const char *const[]){".rotary_emb.inv_freq", NULL},
+    .call = &llama_body_kind,
+    .needless = (const char *const[]){".rotary_emb.inv_freq", NULL},
     .open = llama_open,
     .write = llama_write,
 };

@@ -1,6 +1,7 @@
 /* pretrained.c - opens a folder that transformers has written. config.json says which model it is; the
  * weights are in one file or in shards, which are read one after the other, so that beside the model only one
- * of them is in memory. */
+ * of them is in memory. Names that are not tern's, and parameters that files have in parts, are translated
+ * before the model sees them. */
 #include "base/file.h"
 #include "base/opts.h"
 #include "base/text.h"
@@ -9,6 +10,7 @@
 #include <tern/checkpoint.h>
 #include <tern/state_dict.h>
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,27 +19,28 @@ static const char FUNC[] = "tern_pretrained_open";
 /* ---- weights ---- */
 
 typedef struct weights {
-    tern__language_model *model;
+    tern_module *module;
+    const tern__pretrained_kind *kind;
+    const tern__language_model *model; /* NULL: it is none */
     const char *folder;
-    bool is_full;         /* names have the prefix of the body, or are those of a head */
-    tern_object *missing; /* names that no file has had so far; NULL: no file was read */
+    bool is_full;         /* of a language model: names have the body's prefix, or are a head's */
+    tern_object *missing; /* names that no file has had so far; NULL: no file was read    */
+    tern_object *parts;   /* of parameters of which other shards have the rest, by their names */
     tern_error *err;
 } weights;
 
 /* True if a name of the model's, or a piece of it, begins so. */
-static bool is_full_name(const tern__language_model *model, const char *name)
+static bool is_full_name(const tern__pretrained_kind *kind, const char *name)
 {
-    size_t length = strlen(model->kind->body);
-    return (!strncmp(name, model->kind->body, length) && name[length] == '.') ||
-           !strncmp(name, "lm_head.", 8);
+    size_t length = strlen(kind->body);
+    return (!strncmp(name, kind->body, length) && name[length] == '.') || !strncmp(name, "lm_head.", 8);
 }
 
 /* Every name is seen before the weights of its file are read, those of shards before the first one is. */
 static void see_name(weights *w, const char *name)
 {
-    const tern__language_kind *kind = w->model->kind;
-    w->is_full = w->is_full || is_full_name(w->model, name);
-    if (kind->see_name) kind->see_name(&w->model->base, name, w->err);
+    w->is_full = w->is_full || (w->model && is_full_name(w->kind, name));
+    if (w->kind->see_name) w->kind->see_name(w->module, name, w->err);
 }
 
 static bool ends_with(const char *name, const char *end)
@@ -46,9 +49,9 @@ static bool ends_with(const char *name, const char *end)
     return length >= most && !strcmp(name + length - most, end);
 }
 
-static bool is_needless(const tern__language_kind *kind, const char *name)
+static bool is_needless(const tern__pretrained_kind *kind, const char *name)
 {
-    for (const char *const *end = kind->buffers; *end; end++)
+    for (const char *const *end = kind->needless; *end; end++)
         if (ends_with(name, *end)) return true;
     return false;
 }
@@ -75,8 +78,8 @@ static void check_unexpected(const weights *w, const tern_object *names, const c
 {
     for (int64_t i = 0; i < tern_object_count(names) && !tern__is_set(w->err); i++) {
         const char *name = tern_object_to_string(tern_object_at(names, i));
-        if (!is_needless(w->model->kind, name))
-            tern__error_set(w->err, FUNC, TERN_E_INVALID, "%s: %s has no \"%s\"", path, w->model->base.kind,
+        if (!is_needless(w->kind, name))
+            tern__error_set(w->err, FUNC, TERN_E_INVALID, "%s: %s has no \"%s\"", path, w->module->kind,
                             name);
     }
 }
@@ -94,14 +97,105 @@ static void note_missing(weights *w, const tern_object *names, bool is_body)
     tern_object *missing = tern_object_dict(w->err);
     for (int64_t i = 0; i < tern_object_count(names) && !tern__is_set(w->err); i++) {
         char full[512] = "";
-        tern__text_append(full, sizeof(full), "%s%s%s", is_body ? w->model->kind->body : "",
-                          is_body ? "." : "", tern_object_to_string(tern_object_at(names, i)));
+        tern__text_append(full, sizeof(full), "%s%s%s", is_body ? w->kind->body : "", is_body ? "." : "",
+                          tern_object_to_string(tern_object_at(names, i)));
         note_one(w, missing, full);
     }
     if (is_body && w->model->head && !w->model->is_tied) note_one(w, missing, "lm_head.weight");
     tern_object_free(w->missing);
     w->missing = missing;
 }
+
+/* ---- other names ---- */
+
+/* Returns the index of a key, or -1. */
+static int64_t key_index(const tern_object *state, const char *name)
+{
+    for (int64_t i = 0; i < tern_object_count(state); i++) {
+        const char *key = tern_object_to_string(tern_object_key(state, i));
+        if (key && !strcmp(key, name)) return i;
+    }
+    return -1;
+}
+
+/* Returns the parts, of equal shapes, one after the other in their first dimension; NULL on failure. */
+static tern_tensor *parts_join(const weights *w, const tern_tensor *like, int count,
+                               const tern_tensor *const *parts, tern__part_names names)
+{
+    char have[TERN__SHAPE_TEXT], want[TERN__SHAPE_TEXT];
+    tern__view rows = like->view;
+    rows.shape[0] /= count;
+    for (int i = 0; i < count; i++) {
+        if (tern__view_same_shape(&parts[i]->view, &rows)) continue;
+        tern__error_set(w->err, FUNC, TERN_E_SHAPE, "%s: \"%s\" is %s, expected %s", w->folder, names[i],
+                        tern__shape_text(&parts[i]->view, have), tern__shape_text(&rows, want));
+        return NULL;
+    }
+    tern_tensor *whole = tern__tensor_new(parts[0]->view.dtype, rows.ndim, like->view.shape, w->err);
+    for (int i = 0; i < count && whole; i++) {
+        tern__view to = whole->view;
+        to.shape[0] = rows.shape[0];
+        to.data = (char *)to.data + (size_t)i * tern__view_bytes(&to);
+        if (!tern__view_copy(&to, &parts[i]->view, w->err)) continue;
+        tern_tensor_free(whole);
+        whole = NULL;
+    }
+    return whole;
+}
+
+/* Adds a parameter to `own` if the file has it, or the last of its parts. */
+static void parameter_rename(const weights *w, const tern_object *state, tern_state_entry entry, bool *known,
+                             tern_object *own)
+{
+    tern__part_names names;
+    const tern_tensor *parts[TERN__NAME_PARTS] = {0};
+    int count = tern__pretrained_names(w->kind, entry.name, names), found = 0, have = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t at = key_index(state, names[i]);
+        if (at >= 0) known[at] = true;
+        found += at >= 0;
+        parts[i] =
+            tern_object_to_tensor(at >= 0 ? tern_object_at(state, at) : tern_object_get(w->parts, names[i]));
+        have += parts[i] != NULL;
+    }
+    if (!found) return;
+    if (have == count) {
+        tern_tensor *whole = count > 1 ? parts_join(w, entry.tensor, count, parts, names) : NULL;
+        if (whole || count == 1)
+            tern_object_set(own, entry.name, tern_object_tensor(whole ? whole : parts[0], w->err), w->err);
+        tern_tensor_free(whole);
+        return;
+    }
+    for (int i = 0; i < count; i++)
+        if (parts[i]) tern_object_set(w->parts, names[i], tern_object_tensor(parts[i], w->err), w->err);
+}
+
+/* Returns a file's tensors under tern's names; other names stay. Frees `state`. */
+static tern_object *state_rename(const weights *w, tern_object *state)
+{
+    int64_t count = tern_object_count(state);
+    tern_object *own = tern_object_dict(w->err);
+    bool *known = tern__alloc((size_t)count + 1, FUNC, w->err);
+    for (int i = 0; known && i < tern_state_count(w->module) && !tern__is_set(w->err); i++)
+        parameter_rename(w, state, tern_state_get(w->module, i), known, own);
+    for (int64_t i = 0; i < count && !tern__is_set(w->err); i++) {
+        const char *key = tern_object_to_string(tern_object_key(state, i));
+        if (!known[i] && key) tern_object_set(own, key, tern_object_none(w->err), w->err);
+    }
+    tern__free(known);
+    tern_object_free(state);
+    return own;
+}
+
+/* Returns the name in files of a missing parameter, or of its first missing part. */
+static const char *missing_name(const weights *w, const char *name, tern__part_names names)
+{
+    int count = tern__pretrained_names(w->kind, name, names), i = 0;
+    while (i < count - 1 && tern_object_get(w->parts, names[i])) i++;
+    return names[i];
+}
+
+/* ---- files ---- */
 
 /* Files of the body alone, as GPT2Model's, have no prefix. A model without a head reads its body alone out of
  * a file with other heads, as BertForMaskedLM's. */
@@ -110,13 +204,13 @@ static void read_state(weights *w, const tern_object *state, const char *path)
     tern_module_load_opts opts = tern_module_load_defaults();
     tern_object *report = NULL;
     char prefix[32] = "";
-    tern__text_append(prefix, sizeof(prefix), "%s.", w->model->kind->body);
+    tern_module *target = w->model && !w->is_full ? w->model->body : w->module;
     opts.strict = false;
+    if (w->is_full) tern__text_append(prefix, sizeof(prefix), "%s.", w->kind->body);
     if (w->is_full && !w->model->head) opts.prefix = prefix;
-    tern_module *target = w->is_full ? &w->model->base : w->model->body;
     tern_module_state_dict_load(target, state, &opts, &report, w->err);
     check_unexpected(w, tern_object_get(report, "unexpected_keys"), path);
-    note_missing(w, tern_object_get(report, "missing_keys"), target == w->model->body);
+    note_missing(w, tern_object_get(report, "missing_keys"), w->model && target == w->model->body);
     tern_object_free(report);
 }
 
@@ -127,11 +221,12 @@ static void read_file(weights *w, const char *name)
     char *path = tern__path_join(w->folder, name, FUNC, w->err);
     tern_object *state = path ? tern_load(path, &load, w->err) : NULL;
     if (state) add_norm_names(state, w->err);
+    if (state && w->kind->names) state = state_rename(w, state);
     for (int64_t i = 0; i < tern_object_count(state); i++) {
         const char *key = tern_object_to_string(tern_object_key(state, i));
         if (key) see_name(w, key);
     }
-    if (state) read_state(w, state, path);
+    if (state && !tern__is_set(w->err)) read_state(w, state, path);
     tern_object_free(state);
     tern__free(path);
 }
@@ -188,18 +283,34 @@ static void read_weights(weights *w)
         read_shards(w, files[i]);
     else
         read_file(w, files[i]);
+    tern__part_names names;
     int64_t count = tern_object_count(w->missing);
     if (count && !tern__is_set(w->err))
         tern__error_set(w->err, FUNC, TERN_E_INVALID,
                         "%s: the weights of %lld names are missing, the first is \"%s\"", w->folder,
-                        (long long)count, tern_object_to_string(tern_object_key(w->missing, 0)));
+                        (long long)count,
+                        missing_name(w, tern_object_to_string(tern_object_key(w->missing, 0)), names));
 }
 
 /* ---- config.json ---- */
 
-static const tern__language_kind *find_kind(const tern__config *config)
+const tern__pretrained_kind *tern__pretrained_kind_of(const tern_module *module)
 {
-    static const tern__language_kind *const kinds[] = {&tern__gpt2_kind, &tern__llama_kind, &tern__bert_kind};
+    const tern__language_model *model = tern__pretrained_of(module);
+    return model ? model->kind : tern__module_is_vit(module) ? &tern__vit_kind : NULL;
+}
+
+int tern__pretrained_names(const tern__pretrained_kind *kind, const char *name, tern__part_names theirs)
+{
+    if (kind->names) return kind->names(name, theirs);
+    snprintf(theirs[0], TERN__NAME_TEXT, "%s", name);
+    return 1;
+}
+
+static const tern__pretrained_kind *find_kind(const tern__config *config)
+{
+    static const tern__pretrained_kind *const kinds[] = {&tern__gpt2_kind, &tern__llama_kind,
+                                                         &tern__bert_kind, &tern__vit_kind};
     const char *type = tern__config_text(config, "model_type");
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config->object, "architectures");
     const char *architecture = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
@@ -222,7 +333,7 @@ static tern_module *make_model(const char *folder, tern_rng *rng, tern_error *er
     tern_module *model = NULL;
     if (root) {
         tern__config config = {root, path, FUNC, err};
-        const tern__language_kind *kind = find_kind(&config);
+        const tern__pretrained_kind *kind = find_kind(&config);
         if (kind) model = kind->open(&config, rng, err);
     }
     cJSON_Delete(root);
@@ -245,9 +356,15 @@ tern_module *tern_pretrained_open(const char *folder, const tern_pretrained_opts
         return NULL;
     tern_module *model = make_model(folder, o.rng, err);
     if (!model || o.rng) return model;
-    weights w = {.model = tern__pretrained_of(model), .folder = folder, .err = err};
+    weights w = {.module = model,
+                 .kind = tern__pretrained_kind_of(model),
+                 .model = tern__pretrained_of(model),
+                 .folder = folder,
+                 .parts = tern_object_dict(err),
+                 .err = err};
     read_weights(&w);
     tern_object_free(w.missing);
+    tern_object_free(w.parts);
     if (!tern__is_set(err)) return model;
     tern_module_free(model);
     return NULL;

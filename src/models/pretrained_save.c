@@ -22,7 +22,7 @@ tern_pretrained_save_opts tern_pretrained_save_defaults(void)
 typedef struct folder_writer {
     const char *folder;
     const tern_module *module;
-    const tern__language_model *model;
+    const tern__pretrained_kind *kind;
     int64_t most; /* bytes of a shard */
     int shards;   /* 1: no index      */
     int64_t total;
@@ -33,6 +33,45 @@ typedef struct folder_writer {
 static bool is_left_out(const folder_writer *w, int index)
 {
     return tern__state_repeats(w->module, index);
+}
+
+/* Returns the `part`-th of `count` equal parts of a tensor's rows, as a copy. */
+static tern_tensor *part_copy(const tern_tensor *tensor, int part, int count, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    tern__view rows = tensor->view;
+    rows.shape[0] /= count;
+    rows.data = (char *)rows.data + (size_t)part * tern__view_bytes(&rows);
+    tern_tensor *copy = tern__tensor_new(rows.dtype, rows.ndim, rows.shape, err);
+    if (copy) tern__view_copy(&copy->view, &rows, err);
+    return copy;
+}
+
+/* Adds a parameter to a shard's dict and to the index's map, by its names in files. */
+static void add_parameter(const folder_writer *w, const char *name, const tern_tensor *tensor,
+                          const char *shard, tern_object *state, cJSON *map)
+{
+    tern__part_names names;
+    int count = tern__pretrained_names(w->kind, name, names);
+    for (int i = 0; i < count && !tern__is_set(w->err); i++) {
+        tern_tensor *part = count > 1 ? part_copy(tensor, i, count, w->err) : NULL;
+        cJSON_AddStringToObject(map, names[i], shard);
+        tern_object_set(state, names[i], tern_object_tensor(part ? part : tensor, w->err), w->err);
+        tern_tensor_free(part);
+    }
+}
+
+/* Fails before anything is written if transformers has no name for a parameter. */
+static int check_names(const folder_writer *w)
+{
+    tern__part_names names;
+    for (int i = 0; i < tern_state_count(w->module); i++) {
+        const char *name = tern_state_get(w->module, i).name;
+        if (tern__pretrained_names(w->kind, name, names)) continue;
+        return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED, "%s: transformers' %s has no \"%s\"",
+                               w->module->kind, w->kind->architecture, name);
+    }
+    return TERN_OK;
 }
 
 /* Returns the shard of entry `index`, given that of the entry before: tensors fill shards in order, and one
@@ -114,9 +153,8 @@ static void write_weights(const folder_writer *w)
         }
         tern_state_entry entry = tern_state_get(w->module, i);
         shard_name(w, shard, name);
-        cJSON_AddStringToObject(map, entry.name, name);
-        tern_tensor *tensor = tern_object_to_tensor(tern_object_get(all, entry.name));
-        tern_object_set(state, entry.name, tern_object_tensor(tensor, w->err), w->err);
+        add_parameter(w, entry.name, tern_object_to_tensor(tern_object_get(all, entry.name)), name, state,
+                      map);
     }
     if (!tern__is_set(w->err)) write_shard(w, shard, state);
     if (w->shards > 1) write_json(w, "model.safetensors.index.json", index);
@@ -127,10 +165,10 @@ static void write_weights(const folder_writer *w)
 
 static void write_config(const folder_writer *w)
 {
-    const tern__language_kind *kind = w->model->kind;
+    const tern__pretrained_kind *kind = w->kind;
     static const char *const names[] = {
         [TERN_F32] = "float32", [TERN_F64] = "float64", [TERN_BF16] = "bfloat16", [TERN_F16] = "float16"};
-    tern_dtype dtype = w->model->embeddings->view.dtype;
+    tern_dtype dtype = tern_state_get(w->module, 0).tensor->view.dtype;
     if (tern__module_root((tern_module *)w->module)->tree->precision.set) dtype = TERN_F32;
     cJSON *config = cJSON_CreateObject();
     cJSON *architectures = cJSON_AddArrayToObject(config, "architectures");
@@ -162,16 +200,17 @@ int tern_pretrained_save(const tern_module *model, const char *folder, const ter
         return err->code;
     folder_writer w = {.folder = folder,
                        .module = model,
-                       .model = tern__pretrained_of(model),
+                       .kind = tern__pretrained_kind_of(model),
                        .most = o.max_shard_bytes,
                        .err = err};
-    if (!w.model)
-        return tern__error_set(err, __func__, TERN_E_INVALID, "expected a language model, got %s",
+    if (!w.kind)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "expected a language model or a vit, got %s",
                                model ? model->kind : "NULL");
     if (o.max_shard_bytes < 1)
         return tern__error_set(err, __func__, TERN_E_RANGE, "max_shard_bytes is %lld, expected at least 1",
                                (long long)o.max_shard_bytes);
-    if (tern__module_state(model, err) || tern__folder_make(folder, 0777, __func__, err)) return err->code;
+    if (tern__module_state(model, err) || check_names(&w) || tern__folder_make(folder, 0777, __func__, err))
+        return err->code;
     count_shards(&w);
     write_weights(&w);
     if (!tern__is_set(err)) remove_old(&w);

@@ -2,8 +2,8 @@
  * construction: an image's patches become tokens by a convolution, a learnt token for the class comes
  * before them, layers of a transformer follow, and the class token's result gives the scores. */
 #include "base/opts.h"
+#include "models/pretrained.h"
 #include "nn/init.h"
-#include "nn/nn.h"
 
 #include <tern/models.h>
 #include <tern/transformer.h>
@@ -12,14 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define VIT_EPS 1e-6
-
 /* ---- a layer ---- */
 
 typedef struct vit_block {
     tern_module base;
     tern_module *ln_1, *self_attention, *ln_2, *mlp;
     double dropout;
+    bool is_last; /* only its first token is used: the class token */
 } vit_block;
 
 static tern_tensor *vit_dropout(const tern_module *module, tern_scope *s, tern_tensor *x, double p)
@@ -30,7 +29,12 @@ static tern_tensor *vit_dropout(const tern_module *module, tern_scope *s, tern_t
 static tern_tensor *vit_block_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     vit_block *self = (vit_block *)module;
-    tern_tensor *y = tern_forward(self->self_attention, s, tern_forward(self->ln_1, s, x));
+    tern_tensor *y = tern_forward(self->ln_1, s, x), *query = y;
+    if (self->is_last) {
+        query = tern_slice(s, y, 1, 0, 1, 1);
+        x = tern_slice(s, x, 1, 0, 1, 1);
+    }
+    y = tern_multihead_attention_forward(self->self_attention, s, query, y, y, NULL);
     x = tern_add(s, x, vit_dropout(module, s, y, self->dropout));
     return tern_add(s, x, tern_forward(self->mlp, s, tern_forward(self->ln_2, s, x)));
 }
@@ -58,7 +62,7 @@ static tern_module *mlp_new(const tern_vit_opts *o, tern_rng *rng, tern_error *e
     return NULL;
 }
 
-static tern_module *vit_block_new(const tern_vit_opts *o, tern_rng *rng, tern_error *err)
+static tern_module *vit_block_new(const tern_vit_opts *o, bool is_last, tern_rng *rng, tern_error *err)
 {
     tern_multihead_attention_opts attention = tern_multihead_attention_defaults();
     attention.dropout = o->attention_dropout;
@@ -67,12 +71,13 @@ static tern_module *vit_block_new(const tern_vit_opts *o, tern_rng *rng, tern_er
     if (!self) return NULL;
     tern_module *m = &self->base;
     self->dropout = o->dropout;
+    self->is_last = is_last;
     tern__options_add_real(m, "dropout", o->dropout);
-    self->ln_1 = tern_module_add(m, "ln_1", tern__layer_norm_new(o->hidden_dim, VIT_EPS, true, err), err);
+    self->ln_1 = tern_module_add(m, "ln_1", tern__layer_norm_new(o->hidden_dim, o->eps, true, err), err);
     self->self_attention =
         tern_module_add(m, "self_attention",
                         tern_multihead_attention_new(o->hidden_dim, o->heads, &attention, rng, err), err);
-    self->ln_2 = tern_module_add(m, "ln_2", tern__layer_norm_new(o->hidden_dim, VIT_EPS, true, err), err);
+    self->ln_2 = tern_module_add(m, "ln_2", tern__layer_norm_new(o->hidden_dim, o->eps, true, err), err);
     if (self->ln_2) self->mlp = tern_module_add(m, "mlp", mlp_new(o, rng, err), err);
     if (self->mlp) return m;
     tern_module_free(m);
@@ -88,7 +93,7 @@ typedef struct vit_encoder {
     double dropout;
 } vit_encoder;
 
-/* The class token is the only result that is used, so that the last norm is of it alone. */
+/* The class token is the only result that is used, so the last layer and norm are of it alone. */
 static tern_tensor *vit_encoder_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     vit_encoder *self = (vit_encoder *)module;
@@ -103,7 +108,7 @@ static tern_module *vit_layers_new(const tern_vit_opts *o, tern_rng *rng, tern_e
     tern_module *list = tern_sequential_new(err);
     for (int i = 0; i < o->layers && list; i++) {
         snprintf(name, sizeof(name), "encoder_layer_%d", i);
-        if (tern_module_add(list, name, vit_block_new(o, rng, err), err)) continue;
+        if (tern_module_add(list, name, vit_block_new(o, i == o->layers - 1, rng, err), err)) continue;
         tern_module_free(list);
         return NULL;
     }
@@ -122,7 +127,7 @@ static tern_module *vit_encoder_new(const tern_vit_opts *o, tern_rng *rng, tern_
     if (self->pos_embedding && (!rng || !tern_init_normal(self->pos_embedding, 0, 0.02, rng, err)))
         self->layers = tern_module_add(m, "layers", vit_layers_new(o, rng, err), err);
     if (self->layers)
-        self->ln = tern_module_add(m, "ln", tern__layer_norm_new(o->hidden_dim, VIT_EPS, true, err), err);
+        self->ln = tern_module_add(m, "ln", tern__layer_norm_new(o->hidden_dim, o->eps, true, err), err);
     if (self->ln) return m;
     tern_module_free(m);
     return NULL;
@@ -134,25 +139,25 @@ typedef struct vit {
     tern_module base;
     tern_tensor *class_token; /* (1, 1, hidden_dim) */
     tern_module *conv_proj, *encoder, *heads;
-    int64_t in_channels, image_size, hidden_dim;
+    tern_vit_opts opts;
 } vit;
 
 static int vit_check_input(const vit *self, tern_scope *s, const tern__view *x)
 {
     char have[TERN__SHAPE_TEXT];
-    if (x->ndim == 4 && x->shape[1] == self->in_channels && x->shape[2] == self->image_size &&
-        x->shape[3] == self->image_size)
+    if (x->ndim == 4 && x->shape[1] == self->opts.in_channels && x->shape[2] == self->opts.image_size &&
+        x->shape[3] == self->opts.image_size)
         return TERN_OK;
     return tern__scope_fail(s, "tern_forward", TERN_E_SHAPE, "vit: expected (N, %lld, %lld, %lld), got %s",
-                            (long long)self->in_channels, (long long)self->image_size,
-                            (long long)self->image_size, tern__shape_text(x, have));
+                            (long long)self->opts.in_channels, (long long)self->opts.image_size,
+                            (long long)self->opts.image_size, tern__shape_text(x, have));
 }
 
 static tern_tensor *vit_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     vit *self = (vit *)module;
     if (vit_check_input(self, s, &x->view)) return NULL;
-    int64_t batch = x->view.shape[0], dim = self->hidden_dim;
+    int64_t batch = x->view.shape[0], dim = self->opts.hidden_dim;
     x = tern_forward(self->conv_proj, s, x);
     const int64_t *sizes = tern_tensor_shape(x);
     x = tern_reshape(s, x, 3, (int64_t[]){batch, dim, sizes[2] * sizes[3]});
@@ -172,7 +177,8 @@ tern_vit_opts tern_vit_defaults(void)
                            .layers = 12,
                            .heads = 12,
                            .hidden_dim = 768,
-                           .mlp_dim = 3072};
+                           .mlp_dim = 3072,
+                           .eps = 1e-6};
 }
 
 tern_vit_opts tern_vit_preset(const char *name)
@@ -278,10 +284,127 @@ tern_module *tern_vit_new(const tern_vit_opts *opts, tern_rng *rng, tern_error *
     if (!err) err = &own; /* so that the first error stops the following steps */
     vit *self = tern__module_new(sizeof(*self), "vit", vit_forward, err);
     if (!self) return NULL;
-    self->in_channels = o.in_channels;
-    self->image_size = o.image_size;
-    self->hidden_dim = o.hidden_dim;
+    self->opts = o;
     if (vit_add_all(self, &o, rng, err)) return &self->base;
     tern_module_free(&self->base);
     return NULL;
 }
+
+/* ---- transformers' folders ---- */
+
+bool tern__module_is_vit(const tern_module *module)
+{
+    return module && module->tree && module->tree->forward == vit_forward;
+}
+
+/* A name that ends in a dot stands for all that begin so. Those of a layer follow its number. */
+typedef struct vit_name {
+    const char *ours, *theirs;
+} vit_name;
+
+static const vit_name vit_names[] = {{"class_token", "vit.embeddings.cls_token"},
+                                     {"conv_proj.", "vit.embeddings.patch_embeddings.projection."},
+                                     {"encoder.pos_embedding", "vit.embeddings.position_embeddings"},
+                                     {"encoder.ln.", "vit.layernorm."},
+                                     {"heads.head.", "classifier."}};
+static const vit_name vit_layer_names[] = {{"ln_1.", "layernorm_before."},
+                                           {"self_attention.out_proj.", "attention.output.dense."},
+                                           {"ln_2.", "layernorm_after."},
+                                           {"mlp.0.", "intermediate.dense."},
+                                           {"mlp.3.", "output.dense."}};
+
+/* Writes `prefix`, and the name that the list has for `name`. Returns 1, or 0 if the list has none. */
+static int vit_name_find(const vit_name *list, size_t count, const char *prefix, const char *name,
+                         char *theirs)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(list[i].ours);
+        bool is_start = list[i].ours[length - 1] == '.';
+        if (strncmp(name, list[i].ours, length) != 0 || (!is_start && name[length])) continue;
+        snprintf(theirs, TERN__NAME_TEXT, "%s%s%s", prefix, list[i].theirs, name + length);
+        return 1;
+    }
+    return 0;
+}
+
+/* torchvision's attention has the rows of query, key and value in one parameter. */
+static int vit_their_names(const char *name, tern__part_names theirs)
+{
+    static const char in_proj[] = "self_attention.in_proj_", *const parts[TERN__NAME_PARTS] = {"query", "key",
+                                                                                               "value"};
+    int layer, used = 0;
+    char prefix[48];
+    if (sscanf(name, "encoder.layers.encoder_layer_%d.%n", &layer, &used) != 1 || !used)
+        return vit_name_find(vit_names, TERN__COUNT(vit_names), "", name, theirs[0]);
+    snprintf(prefix, sizeof(prefix), "vit.encoder.layer.%d.", layer);
+    name += used;
+    if (strncmp(name, in_proj, sizeof(in_proj) - 1) != 0)
+        return vit_name_find(vit_layer_names, TERN__COUNT(vit_layer_names), prefix, name, theirs[0]);
+    for (int i = 0; i < TERN__NAME_PARTS; i++)
+        snprintf(theirs[i], TERN__NAME_TEXT, "%sattention.attention.%s.%s", prefix, parts[i],
+                 name + sizeof(in_proj) - 1);
+    return TERN__NAME_PARTS;
+}
+
+/* Draws weights even if they will be read: the layers begin with none. */
+static tern_module *vit_open(tern__config *config, tern_rng *rng, tern_error *err)
+{
+    tern_vit_opts o = tern_vit_defaults();
+    bool has_bias = true;
+    const cJSON *labels = cJSON_GetObjectItemCaseSensitive(config->object, "id2label");
+    o.classes = cJSON_IsObject(labels) ? cJSON_GetArraySize(labels) : 2; /* as transformers */
+    o.eps = 1e-12;
+    tern__config_int(config, "num_channels", false, &o.in_channels);
+    tern__config_int(config, "image_size", true, &o.image_size);
+    tern__config_int(config, "patch_size", true, &o.patch_size);
+    tern__config_count(config, "num_hidden_layers", true, &o.layers);
+    tern__config_int(config, "num_attention_heads", true, &o.heads);
+    tern__config_int(config, "hidden_size", true, &o.hidden_dim);
+    tern__config_int(config, "intermediate_size", true, &o.mlp_dim);
+    tern__config_real(config, "layer_norm_eps", &o.eps);
+    tern__config_real(config, "hidden_dropout_prob", &o.dropout);
+    tern__config_real(config, "attention_probs_dropout_prob", &o.attention_dropout);
+    tern__config_bool(config, "qkv_bias", &has_bias);
+    const char *act = tern__config_text(config, "hidden_act");
+    if (act && strcmp(act, "gelu") != 0) tern__config_refuse(config, "hidden_act", act);
+    if (!has_bias) tern__config_refuse(config, "qkv_bias", "false");
+    tern_rng *own = rng ? NULL : tern_rng_new(0, err);
+    tern_module *model = tern_vit_new(&o, rng ? rng : own, err);
+    tern_rng_free(own);
+    return model;
+}
+
+static void vit_write(const tern_module *model, cJSON *config)
+{
+    const tern_vit_opts *o = &((const vit *)model)->opts;
+    cJSON *labels = cJSON_AddObjectToObject(config, "id2label"),
+          *indices = cJSON_AddObjectToObject(config, "label2id");
+    for (int64_t i = 0; i < o->classes; i++) {
+        char index[24], label[32];
+        snprintf(index, sizeof(index), "%lld", (long long)i);
+        snprintf(label, sizeof(label), "LABEL_%lld", (long long)i);
+        cJSON_AddStringToObject(labels, index, label);
+        cJSON_AddNumberToObject(indices, label, (double)i);
+    }
+    cJSON_AddNumberToObject(config, "num_channels", (double)o->in_channels);
+    cJSON_AddNumberToObject(config, "image_size", (double)o->image_size);
+    cJSON_AddNumberToObject(config, "patch_size", (double)o->patch_size);
+    cJSON_AddNumberToObject(config, "num_hidden_layers", o->layers);
+    cJSON_AddNumberToObject(config, "num_attention_heads", (double)o->heads);
+    cJSON_AddNumberToObject(config, "hidden_size", (double)o->hidden_dim);
+    cJSON_AddNumberToObject(config, "intermediate_size", (double)o->mlp_dim);
+    cJSON_AddStringToObject(config, "hidden_act", "gelu");
+    cJSON_AddNumberToObject(config, "layer_norm_eps", o->eps);
+    cJSON_AddNumberToObject(config, "hidden_dropout_prob", o->dropout);
+    cJSON_AddNumberToObject(config, "attention_probs_dropout_prob", o->attention_dropout);
+    cJSON_AddBoolToObject(config, "qkv_bias", true);
+}
+
+const tern__pretrained_kind tern__vit_kind = {
+    .model_type = "vit",
+    .architecture = "ViTForImageClassification",
+    .needless = (const char *const[]){"vit.pooler.dense.weight", "vit.pooler.dense.bias", NULL},
+    .open = vit_open,
+    .write = vit_write,
+    .names = vit_their_names,
+};

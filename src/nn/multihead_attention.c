@@ -1,8 +1,9 @@
 /* multihead_attention.c - torch.nn.MultiheadAttention: projections, the attention of all heads as one op,
  * and a projection of what they give.
  *
- * A projection gives (N, T, P H D) for P parts of H heads. The heads of each part are a view of it, which
- * the op reads in place: (N, T, P, H, D), permuted to (P, N, H, T, D), one of the first dimension. */
+ * A projection gives (N, T, P H, D) for P parts of H heads. The heads of each part are a view of it, which
+ * the op reads in place and whose gradient it writes in place, and its result (N, T, H, D) has the heads side
+ * by side already. Without a batch the op takes and gives (H, T, D). */
 #include "base/opts.h"
 #include "nn/init.h"
 #include "nn/nn.h"
@@ -41,18 +42,12 @@ static void project_parts(const multihead_attention *self, tern_scope *s, tern_t
     tern_tensor *weight = self->proj_weight[first];
     if (self->in_proj_weight) weight = rows_of(s, self->in_proj_weight, from, rows);
     tern_tensor *y = tern_linear(s, x, weight, rows_of(s, self->in_proj_bias, from, rows));
-    const int64_t *shape = tern_tensor_shape(x);
-    int64_t depth = self->embed / self->heads;
+    const int64_t *shape = tern_tensor_shape(x), all = count * self->heads, depth = self->embed / self->heads;
     bool batch = tern_tensor_ndim(x) == 3;
-    if (batch) {
-        const int dims[] = {2, !self->batch_first, 3, self->batch_first, 4};
-        y = tern_reshape(s, y, 5, (int64_t[]){shape[0], shape[1], count, self->heads, depth});
-        y = tern_permute(s, y, 5, dims);
-    } else {
-        y = tern_reshape(s, y, 4, (int64_t[]){shape[0], count, self->heads, depth});
-        y = tern_permute(s, y, 4, (int[]){1, 2, 0, 3});
-    }
-    for (int i = 0; i < count; i++) heads[i] = tern_select(s, y, 0, i);
+    y = batch ? tern_reshape(s, y, 4, (int64_t[]){shape[0], shape[1], all, depth})
+              : tern_reshape(s, y, 3, (int64_t[]){shape[0], all, depth});
+    if (!batch || !self->batch_first) y = tern_transpose(s, y, 0, 1);
+    tern_split(s, y, self->heads, batch ? 2 : 0, heads, count);
 }
 
 static void project_inputs(const multihead_attention *self, tern_scope *s, tern_tensor *const *x,
@@ -65,16 +60,13 @@ static void project_inputs(const multihead_attention *self, tern_scope *s, tern_
     }
 }
 
-/* Puts the results of the heads, (N, H, T, D), side by side: as the queries came. */
+/* Puts the results of the heads side by side: as the queries came. */
 static tern_tensor *join_heads(const multihead_attention *self, tern_scope *s, tern_tensor *y,
                                const tern_tensor *q)
 {
-    const int batch_first[] = {0, 2, 1, 3}, batch_second[] = {2, 0, 1, 3};
-    if (tern_tensor_ndim(q) == 3)
-        y = tern_permute(s, y, 4, self->batch_first ? batch_first : batch_second);
-    else
-        y = tern_transpose(s, y, 0, 1);
-    return tern_reshape(s, y, tern_tensor_ndim(q), tern_tensor_shape(q));
+    bool is_turned = tern_tensor_ndim(q) == 2 || !self->batch_first;
+    return tern_reshape(s, is_turned ? tern_transpose(s, y, 0, 1) : y, tern_tensor_ndim(q),
+                        tern_tensor_shape(q));
 }
 
 /* ---- masks: PyTorch's say which keys do not take part, the op's say which do. `on` is on their device,
@@ -196,11 +188,12 @@ static tern_tensor *attention_of_inputs(tern_module *module, tern_scope *s, tern
                                         const void *opts)
 {
     multihead_attention *self = (multihead_attention *)module;
-    tern_tensor *heads[3];
+    tern_tensor *heads[3] = {0};
     if (inputs_check(self, s, x) || masks_check(self, s, x)) return NULL;
     tern_attention_opts o = tern_attention_defaults();
     o.is_causal = ((const tern_multihead_attention_call_opts *)opts)->is_causal;
     o.dropout = module->training ? self->dropout : 0;
+    o.bthd = tern_tensor_ndim(x[QUERY]) == 3;
     project_inputs(self, s, x, heads);
     tern_tensor *mask = mask_of(self, s, x, heads[QUERY]);
     if (s->error.code) return NULL; /* a mask that could not be made is not an absent one */

@@ -202,7 +202,7 @@ class Peers(unittest.TestCase):
     def test_nets_are_those_of_tern_bench_step(self):
         """Returns the first loss of each peer, at another than the default size."""
         code = "import sys, nets; net, x, y, loss = nets.make(sys.argv[1], 2, sys.argv[2], 0); print(loss(net(x), y).item())"
-        for model, size in (("resnet18", "16x8"), ("resnet50", "33x65"), ("deeplabv3", "17x33"), ("unet3d", "16x8x24"), ("gpt2", "19"), ("llama", "33")):
+        for model, size in (("resnet18", "16x8"), ("resnet50", "33x65"), ("deeplabv3", "17x33"), ("unet3d", "16x8x24"), ("vit", "48"), ("gpt2", "19"), ("llama", "33")):
             with self.subTest(model=model):
                 theirs = float(peers.output([sys.executable, "-c", code, model, size], cwd=PEERS, env={**os.environ, "OMP_NUM_THREADS": "1"}))
                 argv = [peers.TERN, "bench", "step", "--model", model, "--batch", "2", "--size", size, "--steps", "1", "--json"]

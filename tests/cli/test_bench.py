@@ -72,9 +72,22 @@ class Step(unittest.TestCase):
         self.assertLess((many["tensor_mb"] - few["tensor_mb"]) * (1 << 20), 1.25 * 32 * 40000 * 4)  # blocks may be larger by a quarter
 
     @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
-    def test_layers_of_language_models_copy_nothing(self):
+    def test_vit(self):
+        """Its options; bf16 and data parallel are the same training but for rounding."""
+        options = ("step", "--model", "vit", "--layers", "2", "--width", "48", "--heads", "3", "--size", "24", "--patch", "8", "--batch", "3", "--steps", "2")
+        (f32,) = bench(2, *options)
+        want = {"model": "vit", "ranks": 2, "batch": 3, "size": [24, 24], "layers": 2, "width": 48, "heads": 3, "patch": 8}
+        self.assertEqual({name: f32.get(name) for name in want}, want)
+        self.assertNotIn("tokens_per_s", f32)
+        self.assertTrue(5 < f32["loss_last"] < f32["loss_first"] < 8)
+        for more in (("--dtype", "bf16"), ("--data-parallel",), ("--opt-level", "O2")):
+            (other,) = bench(2, *options, *more)
+            self.assertAlmostEqual(f32["loss_last"] / other["loss_last"], 1, delta=0.01)
+
+    @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
+    def test_layers_of_transformers_copy_nothing(self):
         """Queries, keys and values are views of one product, and their gradients are written into one: more layers make no more copies."""
-        for model in ("gpt2", "llama"):
+        for model in ("gpt2", "llama", "vit"):
             calls = []
             for layers in ("1", "3"):
                 (line,) = bench(1, "step", "--model", model, "--layers", layers, "--width", "32", "--heads", "2", "--size", "16", "--batch", "2", "--steps", "1", "--profile")
@@ -232,9 +245,12 @@ class Step(unittest.TestCase):
         self.assertEqual((code, out, err), (1, "", 'tern: tern__env_int: TERN_STARTED_NS="now" is not an integer\n'))
 
     def test_mistakes(self):
-        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d or gpt2 or llama, got "vgg"'),
+        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d or vit or gpt2 or llama, got "vgg"'),
                            (["--size", "28x28"], "--size: mlp has a fixed size"),
-                           (["--layers", "2"], "--layers, --width, --heads and --vocabulary are for gpt2 and llama"),
+                           *(([f"--{name}", "2"], "--layers, --width and --heads are for gpt2, llama and vit") for name in ("layers", "width", "heads")),
+                           *((["--model", model, "--vocabulary", "2"], "--vocabulary is for gpt2 and llama") for model in ("mlp", "vit")),
+                           *((["--model", model, "--patch", "2"], "--patch is for vit") for model in ("resnet18", "gpt2")),
+                           (["--model", "vit", "--size", "32x48"], "--size: vit takes square images"),
                            (["--model", "gpt2", "--size", "3x4"], '--size: expected one number up to 4096, as in 128, got "3x4"'),
                            *((["--model", "unet3d", "--size", size], f'--size: expected 3 numbers up to 4096, as in 32x160x160, or one for all, got "{size}"')
                              for size in ("32x64", "32x64x64x64", "32x64x", "0", "-8", "4097", "123456", "16 x16x16", "")),

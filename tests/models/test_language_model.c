@@ -1,6 +1,8 @@
-/* test_language_model.c - a step of GPT-2 and of Llama: no allocation once warm, and allocations that fail at
- * every point, also while the models are made, written and opened. tests/torch compares the values. */
+/* test_language_model.c - a step of GPT-2 and of Llama, and calls with a cache: no allocation once warm, and
+ * allocations that fail at every point, also while the models are made, written and opened. tests/torch
+ * compares the values. */
 #include "ledger.h"
+#include "nn/nn.h"
 #include "ops/world.h"
 
 #include <ftw.h>
@@ -49,6 +51,109 @@ static int run_step(world *w, tern_module *model)
 {
     tern_tensor *tokens = tern_tensor_from(w->scope, NULL, TERN_I64, 2, (int64_t[]){2, LENGTH});
     return backward_and_end(w, tern_language_model_loss(model, w->scope, tokens, NULL, NULL));
+}
+
+/* ---- replaced forwards ---- */
+
+static tern_tensor *return_input(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    (void)scope;
+    return x;
+}
+
+static int replace_forwards(tern_module *module, const char *kind)
+{
+    int count = !strcmp(module->kind, kind);
+    if (count) module->forward = return_input;
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        count += replace_forwards(child->module, kind);
+    return count;
+}
+
+/* A part whose forward was replaced is called by it. It would not see a mask, so that is an error. */
+static void a_replaced_forward_is_called(void **state)
+{
+    static const char *const kinds[] = {"gpt2_attention", "gpt2_block", "gpt2_body"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        world w = open_world();
+        tern_module *model = make_gpt2(&w);
+        assert_true(replace_forwards(model, kinds[i]) > 0);
+        tern_tensor *tokens = tern_tensor_from(w.scope, NULL, TERN_I64, 2, (int64_t[]){2, LENGTH});
+        tern_tensor *hidden = tern_language_model_hidden(model, w.scope, tokens);
+        assert_non_null(hidden);
+        if (i == 2) assert_ptr_equal(hidden, tokens);
+        tern_language_model_call_opts call = tern_language_model_call_defaults();
+        call.attention_mask = tokens;
+        assert_null(tern_language_model_forward(model, w.scope, tokens, &call));
+        assert_int_equal(tern_scope_error(w.scope)->code, TERN_E_INVALID);
+        assert_non_null(strstr(tern_scope_error(w.scope)->text, "with its own forward"));
+        tern_module_free(model);
+        close_world(&w);
+    }
+}
+
+/* ---- generation ---- */
+
+/* Two tokens of padding and one, and then one token after the other, as far as the cache goes. Returns the
+ * first error's code. */
+static int generate(world *w, tern_module *model, tern_kv_cache *cache)
+{
+    static const int64_t masks[2][LENGTH] = {{0, 0, 1, 1, 1}, {1, 1, 1, 1, 1}};
+    int code = TERN_OK;
+    tern_language_model_call_opts call = tern_language_model_call_defaults();
+    call.cache = cache;
+    call.logits_to_keep = 1;
+    tern_grad_enabled_set(w->scope, false);
+    for (int64_t past = 0, tokens = 3; past < LENGTH && !code; past += tokens, tokens = 1) {
+        tern_tensor *mask = tern_tensor_from(w->scope, masks, TERN_I64, 2, (int64_t[]){2, LENGTH});
+        tern_tensor *x = tern_tensor_from(w->scope, NULL, TERN_I64, 2, (int64_t[]){2, tokens});
+        call.attention_mask = tern_slice(w->scope, mask, 1, 0, past + tokens, 1);
+        tern_tensor *logits = tern_language_model_forward(model, w->scope, x, &call);
+        tern_error err = {0};
+        int64_t length = tern_kv_cache_length(cache);
+        code = tern_scope_end(w->scope, &err);
+        assert_int_equal(code == TERN_OK, logits != NULL);
+        assert_int_equal(length, logits ? past + tokens : past);
+    }
+    tern_grad_enabled_set(w->scope, true);
+    return code;
+}
+
+static void a_warm_call_with_a_cache_allocates_nothing(void **state)
+{
+    counter count = {0};
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
+    world w = open_world();
+    tern_module *model = ((const whole_step *)*state)->make(&w);
+    tern_kv_cache *cache = tern_kv_cache_new(model, 2, LENGTH, &w.err);
+    assert_ok(w.err);
+    int warm = 0;
+    for (int i = 0; i < 4; i++) {
+        tern_kv_cache_reset(cache);
+        assert_int_equal(generate(&w, model, cache), TERN_OK);
+        if (i == 1) warm = count.calls;
+    }
+    assert_int_equal(count.calls, warm);
+    tern_kv_cache_free(cache);
+    tern_module_free(model);
+    close_world(&w);
+    tern__allocator_replace(NULL);
+}
+
+static int generate_once(world *w, tern_module *model)
+{
+    tern_error err = {0};
+    tern_kv_cache *cache = tern_kv_cache_new(model, 2, LENGTH, &err);
+    int code = cache ? generate(w, model, cache) : err.code;
+    tern_kv_cache_free(cache);
+    return code;
+}
+
+static void a_call_with_a_cache_tells_out_of_memory(void **state)
+{
+    assert_true(expect_out_of_memory_to_be_told(((const whole_step *)*state)->make, generate_once) > 10);
 }
 
 /* ---- folders ---- */
@@ -129,6 +234,11 @@ int main(void)
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &gpt2),
         cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &llama),
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &llama),
+        cmocka_unit_test_prestate(a_warm_call_with_a_cache_allocates_nothing, &gpt2),
+        cmocka_unit_test_prestate(a_call_with_a_cache_tells_out_of_memory, &gpt2),
+        cmocka_unit_test_prestate(a_warm_call_with_a_cache_allocates_nothing, &llama),
+        cmocka_unit_test_prestate(a_call_with_a_cache_tells_out_of_memory, &llama),
+        cmocka_unit_test(a_replaced_forward_is_called),
         cmocka_unit_test(folders_tell_out_of_memory),
         cmocka_unit_test(more_than_the_machine_has_is_an_error),
     };

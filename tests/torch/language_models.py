@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import tern
 from nets import Net, library
-from ops import error_of
+from ops import BF16, F32, error_of
 from test_bert import Bert, Opts as BertOpts
 from test_rotary_embedding import attention_scaling, frequencies
 
@@ -80,6 +80,19 @@ class LossOpts(ctypes.Structure):
         ("ignore_index", ctypes.c_int64),
         ("label_smoothing", ctypes.c_double),
         ("reduction", ctypes.c_int),
+        ("attention_mask", ctypes.c_void_p),
+    ]
+
+
+class CallOpts(ctypes.Structure):
+    """tern_language_model_call_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("attention_mask", ctypes.c_void_p),
+        ("position_ids", ctypes.c_void_p),
+        ("cache", ctypes.c_void_p),
+        ("logits_to_keep", ctypes.c_int64),
     ]
 
 
@@ -104,7 +117,10 @@ NO_DROPOUT = {"gpt2": dict(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), "llama": 
 def language_library():
     lib = library()
     lib.returns(ctypes.c_void_p, *"""tern_gpt2_new tern_llama_new tern_bert_new tern_pretrained_open tern_language_model_loss tern_load
-        tern_module_state_dict tern_linear_cross_entropy tern_adamw_new tern_object_get tern_object_at tern_object_to_string""".split())
+        tern_module_state_dict tern_linear_cross_entropy tern_adamw_new tern_object_get tern_object_at tern_object_to_string
+        tern_language_model_forward tern_language_model_hidden tern_kv_cache_new tern_cast""".split())
+    lib.returns(ctypes.c_int64, "tern_kv_cache_length")
+    lib.returns(CallOpts, "tern_language_model_call_defaults")
     for kind, opts in KINDS.items():
         lib.returns(opts, f"tern_{kind}_defaults")
     lib.returns(LossOpts, "tern_language_model_loss_defaults")
@@ -200,9 +216,9 @@ class Gpt2(nn.Module):
         if tie_word_embeddings:
             self.lm_head.weight = self.transformer["wte"].weight
 
-    def forward(self, tokens):
+    def forward(self, tokens, positions=None):
         body = self.transformer
-        x = body["wte"](tokens) + body["wpe"].weight[: tokens.shape[1]]
+        x = body["wte"](tokens) + body["wpe"].weight[positions if positions is not None else slice(tokens.shape[1])]
         for block in body["h"]:
             x = block(x)
         return self.lm_head(body["ln_f"](x))
@@ -230,17 +246,18 @@ class LlamaAttention(nn.Module):
         self.v_proj = nn.Linear(width, key_heads * features, bias)
         self.o_proj = nn.Linear(heads * features, width, bias)
 
-    def rotate(self, x):
+    def rotate(self, x, positions):
         length, scale = x.shape[2], attention_scaling(**self.rope)
-        angles = torch.arange(length, dtype=torch.float64)[:, None] * torch.tensor(frequencies(self.features, length, **self.rope))
-        cos, sin = (scale * torch.cat([part, part], 1).to(x.dtype) for part in (angles.cos(), angles.sin()))
+        positions = torch.arange(length)[None] if positions is None else positions
+        angles = positions[:, None, :, None].double() * torch.tensor(frequencies(self.features, length, **self.rope))
+        cos, sin = (scale * torch.cat([part, part], -1).to(x.dtype) for part in (angles.cos(), angles.sin()))
         a, b = x.chunk(2, -1)
         return x * cos + torch.cat([-b, a], -1) * sin
 
-    def forward(self, x):
+    def forward(self, x, positions):
         q, k, v = (part(x).unflatten(-1, (-1, self.features)).transpose(1, 2)
                    for part in (self.q_proj, self.k_proj, self.v_proj))
-        return self.o_proj(attention(self.rotate(q), self.rotate(k), v).transpose(1, 2).flatten(2))
+        return self.o_proj(attention(self.rotate(q, positions), self.rotate(k, positions), v).transpose(1, 2).flatten(2))
 
 
 class LlamaMlp(nn.Module):
@@ -262,8 +279,8 @@ class LlamaLayer(nn.Module):
         self.input_layernorm = RmsNorm(width, eps)
         self.post_attention_layernorm = RmsNorm(width, eps)
 
-    def forward(self, x):
-        x = x + self.self_attn(self.input_layernorm(x))
+    def forward(self, x, positions):
+        x = x + self.self_attn(self.input_layernorm(x), positions)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -292,10 +309,10 @@ class Llama(nn.Module):
         if tie_word_embeddings:
             self.lm_head.weight = self.model["embed_tokens"].weight
 
-    def forward(self, tokens):
+    def forward(self, tokens, positions=None):
         x = self.model["embed_tokens"](tokens)
         for layer in self.model["layers"]:
-            x = layer(x)
+            x = layer(x, positions)
         return self.lm_head(self.model["norm"](x))
 
 
@@ -344,11 +361,30 @@ class LanguageNet(Net):
         self.lib.check("tern_scope_end", self.scope)
         return value
 
-    def backward(self, tokens, labels=None, **fields):
+    def call(self, tokens, cache=None, keep=0, **tensors):
+        """Logits of tern_language_model_forward, of which `tensors` are options; without gradients. Those of bf16 become f32."""
+        lib = self.lib
+        opts = lib.tern_language_model_call_defaults()
+        opts.cache, opts.logits_to_keep = cache, keep
+        for name, value in tensors.items():
+            setattr(opts, name, self.tensor(value))
+        lib.tern_grad_enabled_set(self.scope, False)
+        lib.tern_autocast_set(self.scope, self.region)
+        y = lib.tern_language_model_forward(self.module, self.scope, self.tensor(tokens), ctypes.byref(opts))
+        try:
+            self.raise_error()
+            return self.read(lib.tern_cast(self.scope, ctypes.c_void_p(y), F32) if lib.tern_tensor_dtype(ctypes.c_void_p(y)) == BF16 else y)
+        finally:
+            lib.tern_autocast_set(self.scope, 0)
+            lib.tern_grad_enabled_set(self.scope, True)
+            lib.tern_scope_end(self.scope, None)
+
+    def backward(self, tokens, labels=None, attention_mask=None, **fields):
         lib = self.lib
         opts = lib.tern_language_model_loss_defaults()
         for name, value in fields.items():
             setattr(opts, name, value)
+        opts.attention_mask = self.tensor(attention_mask) if attention_mask is not None else None
         lib.tern_autocast_set(self.scope, self.region)
         labels = self.tensor(labels) if labels is not None else None
         loss = ctypes.c_void_p(

@@ -295,7 +295,7 @@ class Pretrained(unittest.TestCase):
     def test_save_of_something_else(self):
         mlp = LanguageNet.mlp(self.lib, [3, 2])
         self.addCleanup(mlp.close)
-        self.refused(lambda: self.save(mlp, self.folder), "expected a language model, got sequential")
+        self.refused(lambda: self.save(mlp, self.folder), "expected a language model or a vit, got sequential")
         self.refused(lambda: self.save(self.new("gpt2"), self.folder, most=-1), "max_shard_bytes is -1")
         self.refused(lambda: self.new("bert").backward(numpy.ones((2, 3), int)), "expected a language model, got bert")
         open(self.path("file"), "w", encoding="utf-8").close()

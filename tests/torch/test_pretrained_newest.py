@@ -1,4 +1,4 @@
-"""GPT-2 and Llama beside transformers itself: folders in both directions, also in shards, logits and gradients."""
+"""GPT-2, Llama and ViT beside transformers itself: folders in both directions, also in shards, logits and gradients; padding and generation."""
 import os
 import sys
 import tempfile
@@ -22,6 +22,7 @@ import torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from language_models import LanguageNet, language_library, next_token_loss, scatter  # noqa: E402
+from nets import Net  # noqa: E402
 from ops import BF16, F16, F32, error_of  # noqa: E402
 
 NO_DROPOUT = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
@@ -125,6 +126,86 @@ class Transformers(unittest.TestCase):
             folder = os.path.join(self.folder, kind)
             getattr(model, "transformer" if kind == "GPT2" else "model").save_pretrained(folder)
             self.same_state(self.open(folder), model)
+
+    def test_padding_and_a_cache(self):
+        """Logits of padded sequences, at once and in pieces, and the tokens that generate() chooses."""
+        rng = numpy.random.default_rng(7)
+        for number, (kind, fields) in enumerate(CONFIGS):
+            folder = os.path.join(self.folder, str(number))
+            model = new_model(kind, fields).eval()
+            model.save_pretrained(folder)
+            net = self.open(folder)
+            tokens = torch.tensor(rng.integers(3, 60, (3, 12)))
+            for counts in ([12, 5, 9], [12, 12, 12]):
+                mask = (torch.arange(12) >= 12 - torch.tensor(counts)[:, None]).long()
+                ids, on = (mask.cumsum(1) - 1).clamp(0), mask.bool().numpy()
+                with torch.no_grad():
+                    want = model(tokens, attention_mask=mask, position_ids=ids).logits.numpy()
+                cache = ctypes.c_void_p(self.lib.check("tern_kv_cache_new", net.module, ctypes.c_int64(3), ctypes.c_int64(24)))
+                self.addCleanup(self.lib.tern_kv_cache_free, cache)
+                part = lambda first, last: net.call(tokens[:, first:last].numpy(), cache, attention_mask=mask[:, :last].numpy())
+                for got in (net.call(tokens.numpy(), attention_mask=mask.numpy()), numpy.concatenate([part(0, 6), part(6, 10), part(10, 11), part(11, 12)], 1)):
+                    self.assertLess(error_of(got[on], want[on]), 2e-5)
+                chosen = model.generate(tokens, attention_mask=mask, max_new_tokens=10, do_sample=False, pad_token_id=0, eos_token_id=None)
+                self.lib.tern_kv_cache_reset(cache)
+                ours, new, whole = tokens.numpy(), tokens.numpy(), mask.numpy()
+                for _ in range(10):
+                    new = net.call(new, cache, keep=1, attention_mask=whole).argmax(2)
+                    ours, whole = numpy.concatenate([ours, new], 1), numpy.concatenate([whole, numpy.ones_like(new)], 1)
+                self.assertEqual(ours.tolist(), chosen.tolist(), kind)
+
+
+class Vit(unittest.TestCase):
+    """ViTForImageClassification, whose parameters have torchvision's names in tern."""
+
+    def setUp(self):
+        self.lib = language_library()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def open(self, folder):
+        net = Net(self.lib, lambda rng: self.lib.check("tern_pretrained_open", folder.encode(), None), threads=2)
+        self.addCleanup(net.close)
+        return net
+
+    def compare(self, net, model):
+        """Scores, and the gradient of the patches' projection."""
+        model.zero_grad()
+        x = numpy.random.default_rng(2).standard_normal((3, 3, 24, 24)).astype("f")
+        y = numpy.array([0, 3, 1])
+        out = model(torch.tensor(x), labels=torch.tensor(y))
+        self.lib.tern_eval(net.module)
+        scores = net.forward(x)
+        net.raise_error()
+        self.assertLess(error_of(net.read(scores), out.logits.detach().numpy()), 2e-5)
+        self.lib.check("tern_scope_end", net.scope)
+        out.loss.backward()
+        self.assertLess(abs(net.backward(x, y) - out.loss.item()), 2e-5)
+        self.assertLess(error_of(net.grads()["conv_proj.weight"], model.vit.embeddings.patch_embeddings.projection.weight.grad.numpy()), 1e-4)
+
+    def test_both_ways(self):
+        fields = dict(hidden_size=36, num_hidden_layers=3, num_attention_heads=3, intermediate_size=50, image_size=24, patch_size=8,
+                      hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        for number, more in enumerate((dict(num_labels=5), dict(num_labels=7, layer_norm_eps=1e-3))):
+            theirs, ours = (os.path.join(self.folder, f"{number}-{side}") for side in ("theirs", "ours"))
+            torch.manual_seed(1)
+            model = transformers.ViTForImageClassification(transformers.ViTConfig(**fields, **more)).eval()
+            scatter(model, 2)
+            for size in ("1GB", "12KB"):
+                model.save_pretrained(f"{theirs}-{size}", max_shard_size=size)
+                net = self.open(f"{theirs}-{size}")
+                self.compare(net, model)
+            for most in (5 * 10**9, 12000):
+                opts = self.lib.tern_pretrained_save_defaults()
+                opts.max_shard_bytes = most
+                self.lib.check("tern_pretrained_save", net.module, ours.encode(), ctypes.byref(opts))
+                back, report = transformers.ViTForImageClassification.from_pretrained(ours, output_loading_info=True)
+                self.assertFalse(report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"], report)
+                self.assertEqual(back.config.num_labels, more["num_labels"])
+                for name, value in model.state_dict().items():
+                    self.assertTrue(torch.equal(back.state_dict()[name], value), name)
+                self.compare(self.open(ours), back.eval())
 
 
 class BertNet(LanguageNet):

@@ -1,5 +1,8 @@
-"""tern's vision transformer compared with torchvision's: files in both directions, initial weights, results, gradients, steps."""
+"""tern's vision transformer compared with torchvision's: files in both directions, initial weights, results, gradients, steps; transformers' folders."""
 import ctypes
+import json
+import os
+import tempfile
 import unittest
 from unittest import mock
 
@@ -10,6 +13,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 import skips
 import tern
+import safetensors_file
+from language_models import SaveOpts
 from nets import Net, library
 from twin import Twin
 
@@ -30,6 +35,7 @@ class Opts(ctypes.Structure):
         ("dropout", ctypes.c_double),
         ("attention_dropout", ctypes.c_double),
         ("representation_size", ctypes.c_int64),
+        ("eps", ctypes.c_double),
     ]
 
 
@@ -145,6 +151,154 @@ class Vit(unittest.TestCase):
             twin = make()
             twin.results(twin.net.tensor(numpy.zeros(shape, "f")))
             self.refused(twin.net.raise_error, "vit: expected (N, 3, 24, 24), got")
+
+
+def transformers_state(state):
+    """torchvision's state dict under the names of transformers' ViTForImageClassification."""
+    renamed = {}
+    for name, value in state.items():
+        for ours, theirs in (("class_token", "vit.embeddings.cls_token"), ("conv_proj", "vit.embeddings.patch_embeddings.projection"),
+                             ("encoder.pos_embedding", "vit.embeddings.position_embeddings"), ("encoder.layers.encoder_layer_", "vit.encoder.layer."),
+                             ("encoder.ln.", "vit.layernorm."), ("heads.head", "classifier"), ("ln_1", "layernorm_before"), ("ln_2", "layernorm_after"),
+                             ("self_attention.out_proj", "attention.output.dense"), ("mlp.0", "intermediate.dense"), ("mlp.3", "output.dense")):
+            name = name.replace(ours, theirs)
+        if "in_proj_" in name:
+            for part, rows in zip(("query", "key", "value"), value.chunk(3)):
+                renamed[name.replace("self_attention.in_proj_", f"attention.attention.{part}.")] = rows.clone()
+        else:
+            renamed[name] = value
+    return renamed
+
+
+class Folders(unittest.TestCase):
+    """Folders of transformers' ViTForImageClassification; tests/torch/test_pretrained_newest.py has transformers itself."""
+
+    FIELDS = dict(SMALL, layers=12, dropout=0.1, attention_dropout=0.2)
+
+    def setUp(self):
+        self.lib = library()
+        self.lib.returns(ctypes.c_void_p, "tern_pretrained_open")
+        self.lib.returns(SaveOpts, "tern_pretrained_save_defaults")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.state = torch_vit(self.FIELDS, 5).state_dict()
+        for value in self.state.values():
+            value.normal_()
+        self.config = dict(architectures=["ViTForImageClassification"], model_type="vit", id2label={str(i): f"LABEL_{i}" for i in range(5)}, num_channels=3,
+                           image_size=24, patch_size=8, num_hidden_layers=12, num_attention_heads=3, hidden_size=24, intermediate_size=40,
+                           hidden_act="gelu", layer_norm_eps=1e-3, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.2, qkv_bias=True)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, change=lambda state: None, shards=1, **config):
+        """A folder as transformers writes it, in shards that part each layer's query, key and value."""
+        state = transformers_state(self.state)
+        change(state)
+        names = list(state)
+        files = ["model.safetensors"] if shards == 1 else [f"model-{i + 1:05d}-of-{shards:05d}.safetensors" for i in range(shards)]
+        parts = [names[i::shards] for i in range(shards)]
+        for name in os.listdir(self.folder):
+            os.remove(self.path(name))
+        for file, part in zip(files, parts):
+            safetensors_file.write(self.path(file), {name: state[name] for name in part}, {"format": "pt"})
+        if shards > 1:
+            with open(self.path("model.safetensors.index.json"), "w", encoding="utf-8") as file:
+                json.dump({"weight_map": {name: where for where, part in zip(files, parts) for name in part}}, file)
+        with open(self.path("config.json"), "w", encoding="utf-8") as file:
+            json.dump({name: value for name, value in {**self.config, **config}.items() if value is not None}, file)
+
+    def open(self):
+        net = Net(self.lib, lambda rng: self.lib.check("tern_pretrained_open", self.folder.encode(), None))
+        self.addCleanup(net.close)
+        return net
+
+    def save(self, net, most):
+        opts = self.lib.tern_pretrained_save_defaults()
+        opts.max_shard_bytes = most
+        self.lib.check("tern_pretrained_save", net.module, self.folder.encode(), ctypes.byref(opts))
+
+    def result(self, net, x):
+        self.lib.tern_eval(net.module)
+        y = net.forward(x)
+        net.raise_error()
+        value = net.read(y)
+        self.lib.check("tern_scope_end", net.scope)
+        return value
+
+    def same(self, net):
+        ours = net.state()
+        self.assertEqual(list(ours), list(self.state))
+        for name, value in self.state.items():
+            self.assertTrue(numpy.array_equal(ours[name], value.numpy()), name)
+
+    def test_open(self):
+        """In one file or in shards, 16-bit weights, a pooler that is not needed; the config's numbers count."""
+        x = numpy.random.default_rng(1).standard_normal((2, 3, 24, 24)).astype("f")
+        module = VisionTransformer(24, 8, 12, 3, 24, 40, num_classes=5, norm_layer=lambda size: torch.nn.LayerNorm(size, 1e-3)).eval()
+        module.load_state_dict(self.state)
+        pooler = lambda state: state.update({"vit.pooler.dense.weight": torch.ones(24, 24), "vit.pooler.dense.bias": torch.ones(24)})
+        for change, shards in ((lambda state: None, 1), (pooler, 1), (lambda state: None, 2), (pooler, 5)):
+            self.write(change, shards)
+            net = self.open()
+            self.same(net)
+            want = module(torch.tensor(x)).detach().numpy()
+            numpy.testing.assert_allclose(self.result(net, x), want, rtol=0, atol=1e-5 * abs(want).max())
+        self.write(lambda state: state.update({name: value.bfloat16() for name, value in state.items()}))
+        self.state = {name: value.bfloat16().float() for name, value in self.state.items()}
+        self.same(self.open())
+
+    def test_save(self):
+        """The names, the rows of query, key and value, and the config are transformers'; shards open again."""
+        self.write()
+        net = self.open()
+        for most in (5 * 10**9, 9000):
+            self.save(net, most)
+            files = [name for name in os.listdir(self.folder) if name.endswith(".safetensors")]
+            self.assertEqual(len(files) == 1, most > 9000)
+            found = {}
+            for name in files:
+                found.update(safetensors_file.read(self.path(name))[0])
+            want = transformers_state(self.state)
+            self.assertEqual(set(found), set(want))
+            for name, value in want.items():
+                self.assertTrue(torch.equal(found[name], value), name)
+            with open(self.path("config.json"), encoding="utf-8") as file:
+                config = json.load(file)
+            self.assertEqual({name: config[name] for name in self.config}, self.config)
+            self.same(self.open())
+
+    def refused(self, text):
+        with self.assertRaises(tern.TernError) as caught:
+            self.open()
+        self.assertIn(text, str(caught.exception))
+
+    def test_what_there_is_not(self):
+        for name in ("image_size", "patch_size", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size"):
+            self.write(**{name: None})
+            self.refused(f'"{name}" is missing')
+        for config, text in ((dict(hidden_act="relu"), '"hidden_act" is relu, which tern does not have'),
+                             (dict(qkv_bias=False), '"qkv_bias" is false, which tern does not have'), (dict(image_size="24"), '"image_size" is not an integer'),
+                             (dict(num_attention_heads=5), "got 5 heads, 24 features"), (dict(model_type=None, architectures=["DeiTModel"]), '"architectures" is DeiTModel'),
+                             (dict(id2label={"0": "cat"}), "size mismatch for heads.head.weight: copying a param with shape (5, 24)")):
+            self.write(**config)
+            self.refused(text)
+        layer = "vit.encoder.layer.7."
+        self.write(lambda state: [state.pop(name) for name in list(state) if name.startswith(layer)])
+        self.refused(f'the weights of 12 names are missing, the first is "{layer}layernorm_before.weight"')
+        for shards in (1, 3):
+            self.write(lambda state: state.pop(f"{layer}attention.attention.key.weight"), shards)
+            self.refused(f'the weights of 1 names are missing, the first is "{layer}attention.attention.key.weight"')
+        self.write(lambda state: state.update({"vit.encoder.layer.12.layernorm_before.weight": torch.ones(24)}))
+        self.refused('vit has no "vit.encoder.layer.12.layernorm_before.weight"')
+        self.write(lambda state: state.update({f"{layer}attention.attention.value.weight": torch.ones(25, 24)}))
+        self.refused(f'"{layer}attention.attention.value.weight" is (25, 24), expected (24, 24)')
+        net = Net(self.lib, lambda rng: make_vit(dict(SMALL, representation_size=7))(self.lib, rng))
+        self.addCleanup(net.close)
+        with self.assertRaises(tern.TernError) as caught:
+            self.save(net, 10**9)
+        self.assertIn('vit: transformers\' ViTForImageClassification has no "heads.pre_logits.weight"', str(caught.exception))
 
 
 if __name__ == "__main__":
