@@ -124,6 +124,14 @@ static void rows_pair(FACTOR *to, const head_rows *from, int64_t first, int64_t 
 }
 #define rows_zip rows_pair
 
+/* Rows that rows_zip has loaded, with pairs of columns: as they are, or loaded into `room`. */
+static const FACTOR *rows_paired(FACTOR *room, const head_rows *from, int64_t first, int64_t count,
+                                 const FACTOR *zipped)
+{
+    (void)room, (void)from, (void)first, (void)count;
+    return zipped;
+}
+
 /* Scores (keys, QUERIES) as operands whose pairs are queries, or keys. */
 static const FACTOR *scores_pair(FACTOR *to, const REAL *from, int64_t keys, int64_t first, int64_t last)
 {
@@ -170,15 +178,27 @@ TERN__SIMD static void rows_zip(FACTOR *to, const head_rows *from, int64_t first
     }
 }
 
-/* Scores (keys, QUERIES) of queries first .. last - 1 as operands whose pairs are queries. */
+static const FACTOR *rows_paired(FACTOR *room, const head_rows *from, int64_t first, int64_t count,
+                                 const FACTOR *zipped)
+{
+    (void)zipped;
+    rows_pair(room, from, first, count);
+    return room;
+}
+
+/* Scores (keys, QUERIES) of queries first .. last - 1 as operands whose pairs are queries. What stands beside
+ * the last query may be NaN. */
 TERN__SIMD static const FACTOR *scores_pair(FACTOR *to, const REAL *from, int64_t keys, int64_t first,
                                             int64_t last)
 {
-    for (int64_t j = 0; j < keys; j++)
+    for (int64_t j = 0; j < keys; j++) {
+        uint16_t *row = (uint16_t *)to + j * QUERIES;
         for (int64_t i = first; i < last; i += WIDTH) {
             tern__halves v = HALVES(vector_load(from + j * QUERIES + i));
-            memcpy((uint16_t *)to + j * QUERIES + i, &v, sizeof(v));
+            memcpy(row + i, &v, sizeof(v));
         }
+        if (last % PAIR) memset(row + last, 0, sizeof(*row));
+    }
     return to;
 }
 
@@ -244,14 +264,11 @@ static void block_at(attention_block *k, int64_t b, int64_t h, int64_t first)
     k->vectors = (k->count + WIDTH - 1) / WIDTH;
 }
 
-/* Loads and transposes q. */
-static void block_load(const attention_block *k)
+/* Transposes the block's rows of q or dy, which have pairs of columns. */
+static void block_turn(const attention_block *k, FACTOR *to, const FACTOR *rows, int64_t columns)
 {
-    const tern__attention *a = k->a;
-    head_rows q = rows_of(a->q, k->b, k->h);
-    rows_pair((FACTOR *)k->staged, &q, k->first, k->count);
-    rows_turn((REAL *)k->query, QUERIES, k->staged, padded_columns(STEPS(a->n.depth)), k->count,
-              STEPS(a->n.depth));
+    int64_t steps = STEPS(columns);
+    rows_turn((REAL *)to, QUERIES, (const REAL *)rows, padded_columns(steps), k->count, steps);
 }
 
 /* How many keys the queries see together. */
@@ -496,7 +513,9 @@ static void forward_block(attention_block *k, const running_sums *r, const FACTO
 {
     const tern__attention_shape *n = &k->a->n;
     int64_t depth = padded_columns(STEPS(n->depth)), width = padded_columns(n->width), end = block_keys(k);
-    block_load(k);
+    head_rows q = rows_of(k->a->q, k->b, k->h);
+    rows_pair((FACTOR *)k->staged, &q, k->first, k->count);
+    block_turn(k, k->query, (FACTOR *)k->staged, n->depth);
     running_begin(r, width);
     for (int64_t key = 0; key < end; key += k->keys) {
         block_scores(k, keys + key * depth, depth, key, keys_beside(k, key, end));
@@ -600,7 +619,9 @@ static void back_begin(const attention_block *k, const head_gradients *g)
     int64_t row = (k->b * a->n.heads + k->h) * a->n.queries + k->first, width = padded_columns(a->n.width);
     head_rows q = rows_of(a->q, k->b, k->h), dy = rows_of(call->in[0], k->b, k->h);
     head_rows y = rows_of(call->in[5], k->b, k->h);
+    FACTOR *room = (FACTOR *)k->staged;
     rows_zip(g->q, &q, k->first, k->count);
+    block_turn(k, k->query, rows_paired(room, &q, k->first, k->count, g->q), a->n.depth);
     rows_load(g->rows, &dy, k->first, k->count, 1);
     rows_load(k->staged, &y, k->first, k->count, 1);
     for (int64_t i = k->count; i < QUERIES; i++) {
@@ -608,12 +629,8 @@ static void back_begin(const attention_block *k, const head_gradients *g)
         g->delta[i] = 0;
     }
     dot_rows(g->delta, g->rows, k->staged, k->count, width);
-    if (PAIR > 1) {
-        rows_zip(g->dy, &dy, k->first, k->count);
-        rows_pair((FACTOR *)k->staged, &dy, k->first, k->count);
-    }
-    rows_turn((REAL *)g->dy_turned, QUERIES, PAIR == 1 ? g->rows : k->staged,
-              padded_columns(STEPS(a->n.width)), k->count, STEPS(a->n.width));
+    if (PAIR > 1) rows_zip(g->dy, &dy, k->first, k->count);
+    block_turn(k, g->dy_turned, rows_paired(room, &dy, k->first, k->count, g->dy), a->n.width);
     const REAL *lse = (const REAL *)call->in[6]->data + row;
     for (int64_t i = 0; i < k->count; i++) g->lse[i] = lse[i] * (REAL)M_LOG2E;
 }
@@ -661,7 +678,7 @@ static void dmask_add(const attention_block *k, const head_gradients *g)
 static void back_add(const attention_block *k, const head_gradients *g)
 {
     int64_t depth = padded_columns(k->a->n.depth), width = padded_columns(k->a->n.width),
-            first = k->from * WIDTH, last = k->vectors * WIDTH;
+            first = k->from * WIDTH, last = k->count;
     product p = {
         .rows = k->keys, .depth = STEPS(k->count - first), .a_row = QUERIES / PAIR, .a_step = 1, .add = true};
     if (g->wants_dv) {
@@ -702,7 +719,6 @@ static void back_block(attention_block *k, const head_gradients *g, const tern__
 {
     const tern__attention *a = k->a;
     int64_t depth = padded_columns(STEPS(a->n.depth)), width = padded_columns(STEPS(a->n.width));
-    block_load(k);
     back_begin(k, g);
     for (int64_t key = first_key; key < end; key += k->keys) {
         block_scores(k, g->keys + key * depth, depth, key, keys_beside(k, key, end));
