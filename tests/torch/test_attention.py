@@ -103,6 +103,55 @@ class AttentionTest(unittest.TestCase):
                 self.assertLess(numpy.abs(run.grad(leaf)).max(), 100 * tolerance)
             run.close()
 
+    def test_few_queries(self):
+        """One to nine, as when a model generates, with blocks of keys, groups of heads, masks, and rows of any size and distance."""
+        for device, dtype, tolerance in DEVICES:
+            for t, s, d, e in ((1, 300, 64, 64), (2, 129, 16, 33), (7, 260, 5, 8), (8, 128, 20, 16), (9, 131, 32, 7))[: 5 if device == "cpu" else 1]:
+                arrays = self.operands((2, 4, t, s, d, e), dtype, 2)
+                masks = [self.rng.random((t, s)) < 0.5, self.draw((2, 4, t, s), dtype=dtype)[0], self.draw((1, s), dtype=dtype)[0]]
+                masks[0][0] = False  # a query without a key
+                self.beside(f"{device} {t}", arrays, tolerance, device, gqa=True)
+                for mask in masks[: 3 if device == "cpu" else 1]:
+                    constant = (3,) if mask.dtype == bool else ()
+                    self.beside(f"{device} {t} {mask.dtype} {mask.shape}", arrays + [mask], tolerance, device, constant, gqa=True)
+                turned = [numpy.ascontiguousarray(a.swapaxes(1, 2)) for a in arrays]
+                compare(f"{device} {t} bthd", lambda r, q, k, v: attention(r, q, k, v, gqa=True, bthd=True),
+                        lambda q, k, v: oracle(*(a.transpose(1, 2) for a in (q, k, v))).transpose(1, 2), turned, tolerance, device,
+                        gradient_tolerance=4 * tolerance)
+
+    def test_few_queries_are_the_last_of_many(self):
+        """A step of generation gives what the whole sequence gives for its last position, in each dtype."""
+        for dtype, kind, tolerance in ((F32, torch.float32, 2e-6), (BF16, torch.bfloat16, 8e-3), (F16, torch.float16, 1e-3)):
+            q, k, v = [rounded(a, kind) for a in self.operands((1, 3, 150, 150, 24, 24))]
+            run = Run("cpu")
+            results = []
+            for queries, causal in ((q, True), (q[:, :, -1:], False)):
+                inputs = [run.op("tern_cast", run.constant(a), dtype) for a in (numpy.ascontiguousarray(queries), k, v)]
+                results.append(run.value(run.op("tern_cast", attention(run, *inputs, causal=causal), F32)))
+            self.assertLess(error_of(results[1], results[0][:, :, -1:]), tolerance)
+            run.close()
+
+    def test_bf16_is_as_near_as_torch(self):
+        """The largest error of results and gradients beside f64 is not above that of torch's products and softmax in bf16."""
+        for t, s, d, causal in ((200, 200, 64, True), (97, 131, 33, False), (130, 257, 128, False)):
+            arrays = [rounded(a, torch.bfloat16) for a in self.operands((1, 2, t, s, d, d))]
+            dy = rounded(self.draw((1, 2, t, d))[0], torch.bfloat16)
+
+            def of_torch(kind):
+                leaves = [torch.tensor(a.astype("d")).to(kind).requires_grad_() for a in arrays]
+                y = oracle(*leaves, causal=causal)
+                y.backward(torch.tensor(dy.astype("d")).to(kind))
+                return [x.detach().double().numpy() for x in (y, *(leaf.grad for leaf in leaves))]
+
+            run = Run("cpu")
+            leaves = [run.parameter(a) for a in arrays]
+            y = run.op("tern_cast", attention(run, *(run.op("tern_cast", x, BF16) for x in leaves), causal=causal), F32)
+            run.backward(y, dy)
+            got = [run.value(y), *(run.grad(leaf) for leaf in leaves)]
+            for ours, theirs, want in zip(got, of_torch(torch.bfloat16), of_torch(torch.float64)):
+                self.assertLessEqual(numpy.abs(ours - want).max(), numpy.abs(theirs - want).max())
+            run.close()
+
     def test_fewer_dimensions(self):
         for ndim, device in itertools.product((2, 3), ("cpu", "cpu:reference")):
             for causal in (False, True):

@@ -1,7 +1,8 @@
-/* attention.c - scaled dot product attention on several threads. Forward, each takes blocks of queries. The
- * gradients of k and v are sums over all queries, so backward each takes whole heads of k and v; if there are
+/* attention.c - scaled dot product attention on several threads. Forward, each takes heads of q, or parts of
+ * them. The gradients of k and v are sums over all queries, so backward each takes whole heads of k and v; if there are
  * fewer heads than threads, first blocks of queries for dq, then blocks of keys for dk and dv, with the
  * scores computed twice. attention_loops.h has the algorithm. Who takes what changes no bit. */
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/reduce.h"
@@ -10,6 +11,19 @@
 #include <string.h>
 
 typedef void (*attention_fn)(const tern__attention *a, int64_t item, void *room);
+
+/* bf16 is multiplied as it is where the CPU does that, by whole blocks of queries, and else converted to f32.
+ * The tile unit's CPUs multiply pairs no faster than f32. */
+static const tern__attention_fns *attention_fns_of(const tern__attention *a)
+{
+    if (a->q->dtype == TERN_F64) return TERN__BY_WIDTH(tern__attention_f64);
+#ifdef __x86_64__
+    if (a->q->dtype == TERN_BF16 && a->n.queries > TERN__ATTENTION_FEW && tern__has_bf16_pairs() &&
+        !tern__amx_has())
+        return &tern__attention_bf16;
+#endif
+    return TERN__BY_WIDTH(tern__attention_f32);
+}
 
 /* The inputs q, k, v and the mask begin at number `first`. */
 static tern__attention attention_of(const tern__call *call, int first)
@@ -21,8 +35,7 @@ static tern__attention attention_of(const tern__call *call, int first)
                          .v = call->in[first + 2],
                          .mask = call->in[first + 3]};
     a.n = tern__attention_shape_of(a.q, a.k, a.v);
-    a.fns =
-        a.q->dtype == TERN_F64 ? TERN__BY_WIDTH(tern__attention_f64) : TERN__BY_WIDTH(tern__attention_f32);
+    a.fns = attention_fns_of(&a);
     a.blocks = (a.n.queries + TERN__ATTENTION_QUERIES - 1) / TERN__ATTENTION_QUERIES;
     return a;
 }
@@ -55,14 +68,27 @@ static int attention_threads(const tern__attention *a, int64_t items)
     return (int)TERN__MAX(1, TERN__MIN(items, tern__loop_threads(a->call, products / 8)));
 }
 
+/* In how many parts a head is computed forward. Each copies all keys and values, so there are more than one
+ * only if the heads would leave threads without work. */
+static int64_t attention_parts(const tern__attention *a, int threads)
+{
+    int64_t heads = a->n.batch * a->n.heads;
+    if (heads % threads == 0 || heads >= 8 * threads) return 1;
+    return TERN__MIN(a->blocks, (4 * threads + heads - 1) / heads);
+}
+
 int tern__cpu_attention(const tern__call *call)
 {
     tern__attention a = attention_of(call, 0);
     const tern__view *rows[] = {a.q, a.k, a.v, call->out[0]};
     for (size_t i = 0; i < TERN__COUNT(rows); i++)
         if (!attention_is_in_rows(&a, rows[i])) return TERN_E_UNSUPPORTED;
-    int64_t items = a.n.batch * a.n.heads * a.blocks;
-    return attention_each(&a, items, attention_threads(&a, items), a.fns->forward_room(&a), a.fns->forward);
+    int64_t heads = a.n.batch * a.n.heads;
+    if (a.n.queries <= TERN__ATTENTION_FEW)
+        return attention_each(&a, heads, attention_threads(&a, heads), a.fns->few_room(&a), a.fns->few);
+    int threads = attention_threads(&a, heads * a.blocks);
+    a.parts = attention_parts(&a, threads);
+    return attention_each(&a, heads * a.parts, threads, a.fns->forward_room(&a), a.fns->forward);
 }
 
 /* ---- gradient ---- */

@@ -1,10 +1,12 @@
-/* attention_loops.h - attention for one type, REAL: the functions of attention_f32.c and f64_attention.c,
- * which define it and its vectors.
+/* attention_loops.h - attention for one type, REAL: the functions of attention_f32.c, f64_attention.c and
+ * attention_bf16.c, which define it, its vectors, and of what its products are made (attention_products.h).
+ *
+ * Both ways first copy k and v of a head to rows without gaps.
  *
  * Forward takes a block of queries and goes over the keys in blocks. The lanes of vectors are queries: the
  * scores of a block are stored as (keys, queries), so a query's largest score, its sum of exponentials and
- * its factors are elements of vectors, and nothing is summed across lanes. Both products then read k and v in
- * place, element by element:
+ * its factors are elements of vectors, and nothing is summed across lanes. Both products then read k and v
+ * element by element:
  *
  *     scores (keys, queries) = k (keys, D) q^T (D, queries)
  *     y^T (D_v, queries) = y^T decay + v^T (D_v, keys) p (keys, queries)
@@ -13,157 +15,24 @@
  * a larger score, what was summed before is multiplied by decay = exp(old maximum - new maximum). Scores are
  * in units of ln 2, so that exponentials are powers of two.
  *
- * Backward copies k and v of a head into rows of REAL without gaps. It goes over the queries in blocks, and
- * for each over the keys in blocks: it computes p and the scores' gradients again as (keys, queries), and
- * adds to all three gradients by products whose lanes are D and D_v. With queries outside, the sums in memory
- * are those of dk and dv, and dq is complete after one pass. */
+ * Backward goes over the queries in blocks, and for each over the keys in blocks: it computes p and the
+ * scores' gradients again as (keys, queries), and adds to all three gradients by products whose lanes are D
+ * and D_v. It takes one span of keys after the other, each with all queries: then k, v, dk and dv stay in the
+ * cache, and dq in memory is added to once for each span. */
 #ifndef TERN_SRC_KERNELS_CPU_ATTENTION_LOOPS_H
 #define TERN_SRC_KERNELS_CPU_ATTENTION_LOOPS_H
 
+#include "kernels/cpu/attention_products.h"
 #include "kernels/cpu/dropout_draws.h"
-
-#include <math.h>
-
-/* The sums of a product that stay in registers: rows by vectors. */
-#ifdef TERN__SLIM
-#define ROWS 4
-#else
-#define ROWS 8
-#endif
-#define VECTORS 3
 
 #define QUERIES TERN__ATTENTION_QUERIES
 #define KEYS    TERN__ATTENTION_KEYS
 
-#define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
+/* Keys in a block across the diagonal of is_causal. */
+#define DIAGONAL 32
 
-/* A vector of one number. gcc 12 makes one load of this, but sixteen of the same in a function. */
-#define ALL(value) ((value) - (VECTOR){0})
-
-/* ---- vectors ---- */
-
-TERN__INLINE VECTOR vector_load(const REAL *from)
-{
-    VECTOR v;
-    memcpy(&v, from, sizeof(v));
-    return v;
-}
-
-TERN__INLINE void vector_store(REAL *to, VECTOR v)
-{
-    memcpy(to, &v, sizeof(v));
-}
-
-/* v where `keep` is not 0, else 0. */
-TERN__INLINE VECTOR vector_where(INTEGERS keep, VECTOR v)
-{
-    return (VECTOR)((INTEGERS)v & keep);
-}
-
-/* In each lane the larger one; b, if a is NaN. */
-TERN__INLINE VECTOR vector_larger(VECTOR a, VECTOR b)
-{
-    INTEGERS above = (INTEGERS)(a > b);
-    return (VECTOR)((INTEGERS)vector_where(above, a) | (INTEGERS)vector_where(~above, b));
-}
-
-/* The powers of ln 2 over the factorials: the series of 2^r, whose first TERMS are exact to half of REAL's
- * precision for |r| <= 1/2. */
-static const double series[] = {1,
-                                0.693147180559945309,
-                                0.240226506959100712,
-                                0.0555041086648215800,
-                                0.00961812910762847716,
-                                0.00133335581464284434,
-                                0.000154035303933816100,
-                                0.0000152527338040598403,
-                                1.32154867901443095e-6,
-                                1.01780860092396997e-7,
-                                7.05491162080112333e-9,
-                                4.44553827187081150e-10,
-                                2.56784359934882051e-11,
-                                1.36914888539041289e-12};
-
-/* 2^x for x up to about 0; 0 where that would hardly be a normal number. Adding a large number rounds x to
- * an integer, which is then at the end of the sum's bits, with the exponent's bias. NaN stays. */
-TERN__INLINE VECTOR vector_power_of_2(VECTOR x)
-{
-    const VECTOR large = ALL((REAL)(3LL << (MANTISSA - 1)) + BIAS);
-    VECTOR sum = x + large, rest = x - (sum - large);
-    VECTOR power = ALL((REAL)series[TERMS - 1]);
-    EACH(i, TERMS - 1) power = power * rest + (REAL)series[TERMS - 2 - i];
-    power *= (VECTOR)((WORDS)sum << MANTISSA);
-    return vector_where(~(INTEGERS)(x < ALL(1 - BIAS)), power);
-}
-
-/* ---- products ---- */
-
-/* c (rows, vectors) = c decay + a (rows, depth) b (depth, vectors), with a's and b's elements anywhere. */
-typedef struct product {
-    const REAL *a, *b;
-    REAL *c;
-    int64_t rows, depth, vectors;
-    int64_t a_row, a_step, b_step, c_step;
-    const REAL *decay; /* a factor for each column of c, NULL: 1 */
-    bool add;          /* false: c = a b */
-} product;
-
-/* How a's rows are stored. */
-enum { ADJACENT, IN_ROWS, ANYHOW };
-
-/* A part of c that stays in registers. Rows behind the last one are computed from the last and not stored. */
-TERN__INLINE void product_panel(const product *p, int64_t row, int64_t column, int vectors, int form)
-{
-    const REAL *a[ROWS], *b = p->b + column;
-    int64_t step = form == IN_ROWS ? 1 : p->a_step;
-    VECTOR sum[ROWS][VECTORS] = {{{0}}}, values[VECTORS];
-    EACH(r, ROWS)
-    a[r] = form == ADJACENT ? p->a + row + r : p->a + TERN__MIN(row + r, p->rows - 1) * p->a_row;
-    for (int64_t t = 0; t < p->depth; t++, b += p->b_step) {
-        EACH(v, vectors) values[v] = vector_load(b + v * WIDTH);
-        EACH(r, ROWS)
-        {
-            VECTOR factor = ALL(a[r][t * step]);
-            EACH(v, vectors) sum[r][v] += factor * values[v];
-        }
-    }
-    EACH(r, ROWS)
-    {
-        if (row + r >= p->rows) continue;
-        REAL *to = p->c + (row + r) * p->c_step + column;
-        EACH(v, vectors)
-        {
-            VECTOR before = p->add ? vector_load(to + v * WIDTH) : (VECTOR){0};
-            if (p->decay) before *= vector_load(p->decay + column + v * WIDTH);
-            vector_store(to + v * WIDTH, before + sum[r][v]);
-        }
-    }
-}
-
-TERN__INLINE void product_columns(const product *p, int64_t column, int vectors)
-{
-    for (int64_t row = 0; row < p->rows; row += ROWS) {
-        if (p->a_step == 1)
-            product_panel(p, row, column, vectors, IN_ROWS);
-        else if (p->a_row == 1 && row + ROWS <= p->rows)
-            product_panel(p, row, column, vectors, ADJACENT);
-        else
-            product_panel(p, row, column, vectors, ANYHOW);
-    }
-}
-
-TERN__SIMD static void attention_multiply(const product *p)
-{
-    int64_t groups = (p->vectors + VECTORS - 1) / VECTORS;
-    for (int64_t g = 0; g < groups; g++) {
-        int64_t first = p->vectors * g / groups, last = p->vectors * (g + 1) / groups;
-        switch (last - first) {
-        case 1: product_columns(p, first * WIDTH, 1); break;
-        case 2: product_columns(p, first * WIDTH, 2); break;
-        default: product_columns(p, first * WIDTH, VECTORS); break;
-        }
-    }
-}
+/* Numbers in the rows of k and v that backward takes at a time, for a second-level cache of 1 MiB. */
+#define SPAN (1 << 17)
 
 /* ---- rows in memory ---- */
 
@@ -239,6 +108,115 @@ TERN__SIMD static void rows_turn(REAL *to, int64_t to_step, const REAL *from, in
         }
 }
 
+/* ---- operands of products ---- */
+
+static int64_t padded_columns(int64_t columns)
+{
+    return (columns + WIDTH - 1) / WIDTH * WIDTH;
+}
+
+#if PAIR == 1
+
+/* Rows as operands whose pairs are columns, or rows. */
+static void rows_pair(FACTOR *to, const head_rows *from, int64_t first, int64_t count)
+{
+    rows_load(to, from, first, count, 1);
+}
+#define rows_zip rows_pair
+
+/* Rows that rows_zip has loaded, with pairs of columns: as they are, or loaded into `room`. */
+static const FACTOR *rows_paired(FACTOR *room, const head_rows *from, int64_t first, int64_t count,
+                                 const FACTOR *zipped)
+{
+    (void)room, (void)from, (void)first, (void)count;
+    return zipped;
+}
+
+/* Scores (keys, QUERIES) as operands whose pairs are queries, or keys. */
+static const FACTOR *scores_pair(FACTOR *to, const REAL *from, int64_t keys, int64_t first, int64_t last)
+{
+    (void)to, (void)keys, (void)first, (void)last;
+    return from;
+}
+#define scores_zip scores_pair
+
+#else
+
+/* Rows as operands whose pairs are columns. */
+TERN__SIMD static void rows_pair(FACTOR *to, const head_rows *from, int64_t first, int64_t count)
+{
+    int64_t words = padded_columns(STEPS(from->columns));
+    for (int64_t r = 0; r < count; r++, to += words) {
+        const uint16_t *row = (const uint16_t *)from->data + (first + r) * from->step;
+        memset(to + words - WIDTH, 0, sizeof(FACTORS));
+        memcpy(to, row, (size_t)from->columns * sizeof(*row));
+    }
+}
+
+TERN__INLINE tern__halves halves_load(const uint16_t *from, int64_t count)
+{
+    tern__halves v = {0};
+    if (count >= WIDTH)
+        memcpy(&v, from, sizeof(v));
+    else
+        memcpy(&v, from, (size_t)count * sizeof(*from));
+    return v;
+}
+
+/* Rows as operands whose pairs are rows. */
+TERN__SIMD static void rows_zip(FACTOR *to, const head_rows *from, int64_t first, int64_t count)
+{
+    int64_t padded = padded_columns(from->columns);
+    for (int64_t r = 0; r < count; r += PAIR, to += padded) {
+        const uint16_t *row = (const uint16_t *)from->data + (first + r) * from->step;
+        for (int64_t c = 0; c < from->columns; c += WIDTH) {
+            tern__halves low = halves_load(row + c, from->columns - c), high = {0};
+            if (r + 1 < count) high = halves_load(row + from->step + c, from->columns - c);
+            FACTORS both = tern__words_of(low) | tern__words_of(high) << 16;
+            memcpy(to + c, &both, sizeof(both));
+        }
+    }
+}
+
+static const FACTOR *rows_paired(FACTOR *room, const head_rows *from, int64_t first, int64_t count,
+                                 const FACTOR *zipped)
+{
+    (void)zipped;
+    rows_pair(room, from, first, count);
+    return room;
+}
+
+/* Scores (keys, QUERIES) of queries first .. last - 1 as operands whose pairs are queries. What stands beside
+ * the last query may be NaN. */
+TERN__SIMD static const FACTOR *scores_pair(FACTOR *to, const REAL *from, int64_t keys, int64_t first,
+                                            int64_t last)
+{
+    for (int64_t j = 0; j < keys; j++) {
+        uint16_t *row = (uint16_t *)to + j * QUERIES;
+        for (int64_t i = first; i < last; i += WIDTH) {
+            tern__halves v = HALVES(vector_load(from + j * QUERIES + i));
+            memcpy(row + i, &v, sizeof(v));
+        }
+        if (last % PAIR) memset(row + last, 0, sizeof(*row));
+    }
+    return to;
+}
+
+/* The same with pairs of keys. */
+TERN__SIMD static const FACTOR *scores_zip(FACTOR *to, const REAL *from, int64_t keys, int64_t first,
+                                           int64_t last)
+{
+    for (int64_t j = 0; j < keys; j += PAIR, from += PAIR * QUERIES)
+        for (int64_t i = first; i < last; i += WIDTH) {
+            VECTOR high = j + 1 < keys ? vector_load(from + QUERIES + i) : (VECTOR){0};
+            FACTORS both = ZIP(vector_load(from + i), high);
+            memcpy(to + j / PAIR * QUERIES + i, &both, sizeof(both));
+        }
+    return to;
+}
+
+#endif
+
 /* ---- a block of queries, and a block of keys beside it ---- */
 
 typedef struct attention_block {
@@ -248,7 +226,9 @@ typedef struct attention_block {
     int64_t vectors;            /* of queries */
     int64_t key, keys;          /* the first key, and how many */
     int64_t from;               /* queries' first vector for which a key of these takes part */
-    REAL *query, *scores;       /* q^T (D, QUERIES), scores (KEYS, QUERIES) */
+    FACTOR *query;              /* q^T (D, QUERIES) */
+    REAL *scores;               /* (KEYS, QUERIES) */
+    FACTOR *weights;            /* room for them as an operand */
     REAL *bias, *kept, *staged; /* mask and dropout's factors (KEYS, QUERIES); room for rows of any kind */
     bool is_row;                /* bias has one number for each key */
 } attention_block;
@@ -261,41 +241,49 @@ static REAL *room_cut(REAL *room, int64_t *used, int64_t count)
     return at;
 }
 
-static int64_t padded_columns(int64_t columns)
-{
-    return (columns + WIDTH - 1) / WIDTH * WIDTH;
-}
-
 static attention_block block_of(const tern__attention *a, REAL *room, int64_t *used)
 {
     attention_block k = {.a = a};
     int64_t row = TERN__MAX(KEYS, TERN__MAX(padded_columns(a->n.depth), padded_columns(a->n.width)));
-    k.query = room_cut(room, used, a->n.depth * QUERIES);
+    k.query = (FACTOR *)room_cut(room, used, STEPS(a->n.depth) * QUERIES);
     k.scores = room_cut(room, used, KEYS * QUERIES);
+    k.weights = (FACTOR *)room_cut(room, used, PAIR == 1 ? 0 : KEYS / PAIR * QUERIES);
     k.staged = room_cut(room, used, row * QUERIES);
     k.bias = a->mask ? room_cut(room, used, KEYS * QUERIES) : NULL;
     k.kept = a->attr->dropout.threshold ? room_cut(room, used, KEYS * QUERIES) : NULL;
     return k;
 }
 
-/* The block begins with query `first` of head h of sample b: loads and transposes q, in units of ln 2. */
-static void block_begin(attention_block *k, int64_t b, int64_t h, int64_t first)
+/* The block begins with query `first` of head h of sample b. */
+static void block_at(attention_block *k, int64_t b, int64_t h, int64_t first)
 {
-    const tern__attention *a = k->a;
-    head_rows q = rows_of(a->q, b, h);
     k->b = b;
     k->h = h;
     k->first = first;
-    k->count = TERN__MIN(QUERIES, a->n.queries - first);
+    k->count = TERN__MIN(QUERIES, k->a->n.queries - first);
     k->vectors = (k->count + WIDTH - 1) / WIDTH;
-    rows_load(k->staged, &q, first, k->count, (REAL)(a->attr->scale * M_LOG2E));
-    rows_turn(k->query, QUERIES, k->staged, padded_columns(a->n.depth), k->count, a->n.depth);
+}
+
+/* Transposes the block's rows of q or dy, which have pairs of columns. */
+static void block_turn(const attention_block *k, FACTOR *to, const FACTOR *rows, int64_t columns)
+{
+    int64_t steps = STEPS(columns);
+    rows_turn((REAL *)to, QUERIES, (const REAL *)rows, padded_columns(steps), k->count, steps);
 }
 
 /* How many keys the queries see together. */
 static int64_t block_keys(const attention_block *k)
 {
     return tern__attention_seen(k->a->attr, k->first + k->count - 1, k->a->n.keys);
+}
+
+/* How many of the keys from `key` to `end` are taken at a time. Those that only some of the queries see are
+ * taken in short blocks, of which the queries before them take no part. */
+static int64_t keys_beside(const attention_block *k, int64_t key, int64_t end)
+{
+    int64_t count = TERN__MIN(KEYS, end - key);
+    if (!k->a->attr->is_causal || key + count <= k->first) return count;
+    return TERN__MIN(count, key < k->first ? k->first - key : DIAGONAL);
 }
 
 /* One row of the mask as numbers that are added to scores in units of ln 2. */
@@ -335,8 +323,8 @@ static void bias_load(attention_block *k)
     rows_turn(k->bias, QUERIES, k->staged, KEYS, k->count, k->keys);
 }
 
-/* Dropout's factors, which are drawn in chunks. */
-static void kept_load(attention_block *k)
+/* Loads dropout's factors (queries, KEYS) into `staged`. They are drawn in chunks. */
+static void kept_rows(const attention_block *k)
 {
     const tern__attention *a = k->a;
     const tern__dropout_attr *draw = &a->attr->dropout;
@@ -349,7 +337,6 @@ static void kept_load(attention_block *k)
         REAL *to = k->staged + i * KEYS, scale = (REAL)draw->scale;
         for (int64_t j = 0; j < k->keys; j++) to[j] = drawn[skip + j] != 0 ? scale : 0;
     }
-    rows_turn(k->kept, QUERIES, k->staged, KEYS, k->count, k->keys);
 }
 
 static const REAL numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -382,8 +369,9 @@ TERN__SIMD static void mask_scores(const attention_block *k)
     }
 }
 
-/* The scores of the keys in rows at `keys`, `step` apart, and what is to be added to them and multiplied. */
-static void block_scores(attention_block *k, const REAL *keys, int64_t step, int64_t key, int64_t count)
+/* The scores, in units of ln 2, of the keys in rows at `keys`, `step` apart, and what is to be added to them
+ * and multiplied. */
+static void block_scores(attention_block *k, const FACTOR *keys, int64_t step, int64_t key, int64_t count)
 {
     const tern__attention *a = k->a;
     k->key = key;
@@ -394,14 +382,18 @@ static void block_scores(attention_block *k, const REAL *keys, int64_t step, int
                  .b = k->query + column,
                  .c = k->scores + column,
                  .rows = count,
-                 .depth = a->n.depth,
+                 .depth = STEPS(a->n.depth),
+                 .scale = (REAL)(a->attr->scale * M_LOG2E),
                  .vectors = k->vectors - k->from,
                  .a_row = step,
                  .a_step = 1,
                  .b_step = QUERIES,
                  .c_step = QUERIES};
     attention_multiply(&p);
-    if (k->kept) kept_load(k);
+    if (k->kept) {
+        kept_rows(k);
+        rows_turn(k->kept, QUERIES, k->staged, KEYS, k->count, k->keys);
+    }
     if (k->bias) bias_load(k);
     mask_scores(k);
 }
@@ -466,6 +458,16 @@ TERN__SIMD static void attention_divide(const attention_block *k, const running_
     }
 }
 
+static void lse_store(const attention_block *k, const running_sums *r)
+{
+    const tern__view *to = k->a->call->out[1];
+    if (!to) return;
+    REAL *lse = (REAL *)to->data + (k->b * k->a->n.heads + k->h) * k->a->n.queries + k->first;
+    for (int64_t i = 0; i < k->count; i++)
+        lse[i] =
+            r->total[i] == 0 ? (REAL)INFINITY : (REAL)((double)r->top[i] * M_LN2 + log((double)r->total[i]));
+}
+
 static void forward_end(const attention_block *k, const running_sums *r)
 {
     const tern__call *call = k->a->call;
@@ -474,23 +476,7 @@ static void forward_end(const attention_block *k, const running_sums *r)
     attention_divide(k, r);
     rows_turn(k->staged, padded_columns(width), r->result, QUERIES, width, k->vectors * WIDTH);
     rows_store(&y, k->first, k->count, k->staged, 1, call->add[0]);
-    if (!call->out[1]) return;
-    REAL *lse = (REAL *)call->out[1]->data + (k->b * k->a->n.heads + k->h) * k->a->n.queries + k->first;
-    for (int64_t i = 0; i < k->count; i++)
-        lse[i] =
-            r->total[i] == 0 ? (REAL)INFINITY : (REAL)((double)r->top[i] * M_LN2 + log((double)r->total[i]));
-}
-
-/* The rows of k or v from number `key` on: in place if possible, else loaded into `room`. */
-static const REAL *rows_at(const head_rows *x, int64_t key, int64_t count, REAL *room, int64_t *step)
-{
-    if (!tern__dtype_is_half(x->dtype)) {
-        *step = x->step;
-        return (const REAL *)x->data + key * x->step;
-    }
-    *step = padded_columns(x->columns);
-    rows_load(room, x, key, count, 1);
-    return room;
+    lse_store(k, r);
 }
 
 static running_sums running_of(const tern__attention *a, REAL *room, int64_t *used)
@@ -502,76 +488,102 @@ static running_sums running_of(const tern__attention *a, REAL *room, int64_t *us
     return r;
 }
 
+/* Nothing is summed yet. */
+static void running_begin(const running_sums *r, int64_t width)
+{
+    memset(r->result, 0, (size_t)(width * QUERIES) * sizeof(REAL));
+    for (int64_t i = 0; i < QUERIES; i++) {
+        r->top[i] = -(REAL)INFINITY;
+        r->total[i] = 0;
+    }
+}
+
 static int64_t forward_room(const tern__attention *a)
 {
     int64_t used = 0;
     block_of(a, NULL, &used);
     running_of(a, NULL, &used);
-    room_cut(NULL, &used, KEYS * TERN__MAX(padded_columns(a->n.depth), padded_columns(a->n.width)));
+    room_cut(NULL, &used, a->n.keys * padded_columns(STEPS(a->n.depth)));
+    room_cut(NULL, &used, STEPS(a->n.keys) * padded_columns(a->n.width));
     return used;
 }
 
-static void attention_forward(const tern__attention *a, int64_t block, void *memory)
+/* A block of queries with the keys and values. */
+static void forward_block(attention_block *k, const running_sums *r, const FACTOR *keys, const FACTOR *values)
 {
-    const tern__attention_shape *n = &a->n;
-    int64_t used = 0, head = block / a->blocks, b = head / n->heads, h = head % n->heads, step;
-    attention_block k = block_of(a, memory, &used);
-    running_sums r = running_of(a, memory, &used);
-    REAL *room = room_cut(memory, &used, 0);
-    int64_t key_head = h / (n->heads / n->key_heads);
-    head_rows ks = rows_of(a->k, b, key_head), vs = rows_of(a->v, b, key_head);
-    block_begin(&k, b, h, (a->blocks - 1 - block % a->blocks) * QUERIES);
-    memset(r.result, 0, (size_t)(padded_columns(n->width) * QUERIES) * sizeof(REAL));
-    for (int64_t i = 0; i < QUERIES; i++) {
-        r.top[i] = -(REAL)INFINITY;
-        r.total[i] = 0;
-    }
-    int64_t end = block_keys(&k);
-    for (int64_t key = 0; key < end; key += KEYS) {
-        int64_t count = TERN__MIN(KEYS, end - key);
-        const REAL *from = rows_at(&ks, key, count, room, &step);
-        block_scores(&k, from, step, key, count);
-        attention_soften(&k, &r);
-        from = rows_at(&vs, key, count, room, &step);
-        int64_t column = k.from * WIDTH;
-        product p = {.a = from,
-                     .b = k.scores + column,
-                     .c = r.result + column,
+    const tern__attention_shape *n = &k->a->n;
+    int64_t depth = padded_columns(STEPS(n->depth)), width = padded_columns(n->width), end = block_keys(k);
+    head_rows q = rows_of(k->a->q, k->b, k->h);
+    rows_pair((FACTOR *)k->staged, &q, k->first, k->count);
+    block_turn(k, k->query, (FACTOR *)k->staged, n->depth);
+    running_begin(r, width);
+    for (int64_t key = 0; key < end; key += k->keys) {
+        block_scores(k, keys + key * depth, depth, key, keys_beside(k, key, end));
+        attention_soften(k, r);
+        int64_t column = k->from * WIDTH;
+        product p = {.a = values + key / PAIR * width,
+                     .b = scores_zip(k->weights, k->scores, k->keys, column, k->vectors * WIDTH) + column,
+                     .c = r->result + column,
                      .rows = n->width,
-                     .depth = count,
-                     .vectors = k.vectors - k.from,
+                     .depth = STEPS(k->keys),
+                     .vectors = k->vectors - k->from,
                      .a_row = 1,
-                     .a_step = step,
+                     .a_step = width,
                      .b_step = QUERIES,
                      .c_step = QUERIES,
-                     .decay = r.decay + column,
+                     .decay = r->decay + column,
                      .add = true};
         attention_multiply(&p);
     }
-    forward_end(&k, &r);
+    forward_end(k, r);
+}
+
+static void attention_forward(const tern__attention *a, int64_t item, void *memory)
+{
+    const tern__attention_shape *n = &a->n;
+    int64_t used = 0, head = item / a->parts, b = head / n->heads, h = head % n->heads;
+    int64_t key_head = h / (n->heads / n->key_heads), block = a->blocks - 1 - item % a->parts;
+    attention_block k = block_of(a, memory, &used);
+    running_sums r = running_of(a, memory, &used);
+    FACTOR *keys = (FACTOR *)room_cut(memory, &used, n->keys * padded_columns(STEPS(n->depth)));
+    FACTOR *values = (FACTOR *)room_cut(memory, &used, STEPS(n->keys) * padded_columns(n->width));
+    head_rows ks = rows_of(a->k, b, key_head), vs = rows_of(a->v, b, key_head);
+    block_at(&k, b, h, block * QUERIES);
+    rows_pair(keys, &ks, 0, block_keys(&k));
+    rows_zip(values, &vs, 0, block_keys(&k));
+    for (; block >= 0; block -= a->parts) {
+        block_at(&k, b, h, block * QUERIES);
+        forward_block(&k, &r, keys, values);
+    }
 }
 
 /* ---- backward ---- */
 
 typedef struct head_gradients {
-    REAL *keys, *values, *dk, *dv; /* the head's rows, and sums for their gradients */
-    REAL *q, *dy, *dq;             /* the block's rows */
-    REAL *dy_turned, *slopes;      /* dy^T (D_v, QUERIES); dp, then ds (KEYS, QUERIES) */
-    REAL *lse, *delta;             /* of each query */
+    FACTOR *keys, *values;      /* the head's rows, with pairs of columns */
+    FACTOR *keys_zipped;        /* with pairs of rows */
+    REAL *dk, *dv;              /* sums for their gradients */
+    FACTOR *q, *dy, *dy_turned; /* the block's rows, with pairs of rows, and dy^T (D_v, QUERIES) */
+    REAL *dq, *rows;            /* dq of all queries; room for dy in REAL */
+    REAL *slopes;               /* dp, then ds (KEYS, QUERIES) */
+    REAL *lse, *delta;          /* of each query */
     bool wants_dq, wants_dk, wants_dv;
 } head_gradients;
 
 static head_gradients back_of(const tern__attention *a, REAL *room, int64_t *used)
 {
     int64_t depth = padded_columns(a->n.depth), width = padded_columns(a->n.width), keys = a->n.keys;
-    head_gradients k = {.keys = room_cut(room, used, keys * depth),
-                        .values = room_cut(room, used, keys * width)};
+    int64_t depth_steps = padded_columns(STEPS(a->n.depth)), width_steps = padded_columns(STEPS(a->n.width));
+    head_gradients k = {.keys = (FACTOR *)room_cut(room, used, keys * depth_steps),
+                        .values = (FACTOR *)room_cut(room, used, keys * width_steps)};
+    k.keys_zipped = PAIR == 1 ? k.keys : (FACTOR *)room_cut(room, used, STEPS(keys) * depth);
     k.dk = room_cut(room, used, keys * depth);
     k.dv = room_cut(room, used, keys * width);
-    k.q = room_cut(room, used, QUERIES * depth);
-    k.dq = room_cut(room, used, QUERIES * depth);
-    k.dy = room_cut(room, used, QUERIES * width);
-    k.dy_turned = room_cut(room, used, a->n.width * QUERIES);
+    k.q = (FACTOR *)room_cut(room, used, STEPS(QUERIES) * depth);
+    k.dq = room_cut(room, used, a->n.queries * depth);
+    k.dy = (FACTOR *)room_cut(room, used, STEPS(QUERIES) * width);
+    k.rows = PAIR == 1 ? (REAL *)k.dy : room_cut(room, used, QUERIES * width);
+    k.dy_turned = (FACTOR *)room_cut(room, used, STEPS(a->n.width) * QUERIES);
     k.slopes = room_cut(room, used, KEYS * QUERIES);
     k.lse = room_cut(room, used, QUERIES);
     k.delta = room_cut(room, used, QUERIES);
@@ -607,18 +619,20 @@ static void back_begin(const attention_block *k, const head_gradients *g)
     int64_t row = (k->b * a->n.heads + k->h) * a->n.queries + k->first, width = padded_columns(a->n.width);
     head_rows q = rows_of(a->q, k->b, k->h), dy = rows_of(call->in[0], k->b, k->h);
     head_rows y = rows_of(call->in[5], k->b, k->h);
-    rows_load(g->q, &q, k->first, k->count, 1);
-    rows_load(g->dy, &dy, k->first, k->count, 1);
-    rows_turn(g->dy_turned, QUERIES, g->dy, width, k->count, a->n.width);
+    FACTOR *room = (FACTOR *)k->staged;
+    rows_zip(g->q, &q, k->first, k->count);
+    block_turn(k, k->query, rows_paired(room, &q, k->first, k->count, g->q), a->n.depth);
+    rows_load(g->rows, &dy, k->first, k->count, 1);
     rows_load(k->staged, &y, k->first, k->count, 1);
     for (int64_t i = k->count; i < QUERIES; i++) {
         g->lse[i] = (REAL)INFINITY;
         g->delta[i] = 0;
     }
-    dot_rows(g->delta, g->dy, k->staged, k->count, width);
+    dot_rows(g->delta, g->rows, k->staged, k->count, width);
+    if (PAIR > 1) rows_zip(g->dy, &dy, k->first, k->count);
+    block_turn(k, g->dy_turned, rows_paired(room, &dy, k->first, k->count, g->dy), a->n.width);
     const REAL *lse = (const REAL *)call->in[6]->data + row;
     for (int64_t i = 0; i < k->count; i++) g->lse[i] = lse[i] * (REAL)M_LOG2E;
-    memset(g->dq, 0, (size_t)(QUERIES * padded_columns(a->n.depth)) * sizeof(REAL));
 }
 
 /* Replaces the scores in a vector of queries by weights p z, and dy v^T by the scores' gradients. */
@@ -664,11 +678,12 @@ static void dmask_add(const attention_block *k, const head_gradients *g)
 static void back_add(const attention_block *k, const head_gradients *g)
 {
     int64_t depth = padded_columns(k->a->n.depth), width = padded_columns(k->a->n.width),
-            first = k->from * WIDTH;
-    product p = {.rows = k->keys, .depth = k->count - first, .a_row = QUERIES, .a_step = 1, .add = true};
+            first = k->from * WIDTH, last = k->count;
+    product p = {
+        .rows = k->keys, .depth = STEPS(k->count - first), .a_row = QUERIES / PAIR, .a_step = 1, .add = true};
     if (g->wants_dv) {
-        p.a = k->scores + first;
-        p.b = g->dy + first * width;
+        p.a = scores_pair(k->weights, k->scores, k->keys, first, last) + first / PAIR;
+        p.b = g->dy + first / PAIR * width;
         p.c = g->dv + k->key * width;
         p.b_step = p.c_step = width;
         p.vectors = width / WIDTH;
@@ -677,17 +692,17 @@ static void back_add(const attention_block *k, const head_gradients *g)
     p.b_step = p.c_step = depth;
     p.vectors = depth / WIDTH;
     if (g->wants_dk) {
-        p.a = g->slopes + first;
-        p.b = g->q + first * depth;
+        p.a = scores_pair(k->weights, g->slopes, k->keys, first, last) + first / PAIR;
+        p.b = g->q + first / PAIR * depth;
         p.c = g->dk + k->key * depth;
         attention_multiply(&p);
     }
     if (g->wants_dq) {
-        product to = {.a = g->slopes + first,
-                      .b = g->keys + k->key * depth,
-                      .c = g->dq + first * depth,
+        product to = {.a = scores_zip(k->weights, g->slopes, k->keys, first, last) + first,
+                      .b = g->keys_zipped + k->key / PAIR * depth,
+                      .c = g->dq + (k->first + first) * depth,
                       .rows = k->count - first,
-                      .depth = k->keys,
+                      .depth = STEPS(k->keys),
                       .vectors = depth / WIDTH,
                       .a_row = 1,
                       .a_step = QUERIES,
@@ -698,22 +713,21 @@ static void back_add(const attention_block *k, const head_gradients *g)
     }
 }
 
-/* A block of queries with the share's keys. */
-static void back_block(attention_block *k, const head_gradients *g, const tern__attention_share *s)
+/* A block of queries with the share's keys from first_key to `end`. */
+static void back_block(attention_block *k, const head_gradients *g, const tern__attention_share *s,
+                       int64_t first_key, int64_t end)
 {
     const tern__attention *a = k->a;
-    int64_t depth = padded_columns(a->n.depth), width = padded_columns(a->n.width);
-    int64_t end = TERN__MIN(s->last_key, block_keys(k));
-    if (end <= s->first_key && !s->queries) return;
+    int64_t depth = padded_columns(STEPS(a->n.depth)), width = padded_columns(STEPS(a->n.width));
     back_begin(k, g);
-    for (int64_t key = s->first_key; key < end; key += KEYS) {
-        block_scores(k, g->keys + key * depth, depth, key, TERN__MIN(KEYS, end - key));
+    for (int64_t key = first_key; key < end; key += k->keys) {
+        block_scores(k, g->keys + key * depth, depth, key, keys_beside(k, key, end));
         int64_t column = k->from * WIDTH;
         product p = {.a = g->values + key * width,
                      .b = g->dy_turned + column,
                      .c = g->slopes + column,
                      .rows = k->keys,
-                     .depth = a->n.width,
+                     .depth = STEPS(a->n.width),
                      .vectors = k->vectors - k->from,
                      .a_row = width,
                      .a_step = 1,
@@ -724,9 +738,25 @@ static void back_block(attention_block *k, const head_gradients *g, const tern__
         back_add(k, g);
         if (a->dmask && s->queries) dmask_add(k, g);
     }
+}
+
+/* A head of q. Its blocks go over the keys in spans, so that those and their gradients stay in the cache. */
+static void back_head(attention_block *k, const head_gradients *g, const tern__attention_share *s, int64_t h)
+{
+    const tern__attention *a = k->a;
+    int64_t depth = padded_columns(a->n.depth), count = s->last_query - s->first_query;
+    int64_t span = TERN__MAX(1, SPAN / (depth + padded_columns(a->n.width)) / KEYS) * KEYS;
+    REAL *sums = g->dq + s->first_query * depth;
+    if (g->wants_dq) memset(sums, 0, (size_t)(count * depth) * sizeof(REAL));
+    for (int64_t key = s->first_key; key < s->last_key; key += span)
+        for (int64_t first = s->first_query; first < s->last_query; first += QUERIES) {
+            block_at(k, s->b, h, first);
+            int64_t end = TERN__MIN(TERN__MIN(key + span, s->last_key), block_keys(k));
+            if (end > key) back_block(k, g, s, key, end);
+        }
     if (!g->wants_dq) return;
-    head_rows dq = rows_of(a->call->out[0], k->b, k->h);
-    rows_store(&dq, k->first, k->count, g->dq, (REAL)a->attr->scale, a->call->add[0]);
+    head_rows dq = rows_of(a->call->out[0], s->b, h);
+    rows_store(&dq, s->first_query, count, sums, (REAL)a->attr->scale, a->call->add[0]);
 }
 
 static void attention_backward(const tern__attention *a, const tern__attention_share *s, void *memory)
@@ -741,16 +771,13 @@ static void attention_backward(const tern__attention *a, const tern__attention_s
     g.wants_dk = s->keys && call->out[1];
     g.wants_dv = s->keys && call->out[2];
     head_rows keys = rows_of(a->k, s->b, s->key_head), values = rows_of(a->v, s->b, s->key_head);
-    rows_load(g.keys + s->first_key * depth, &keys, s->first_key, count, 1);
-    rows_load(g.values + s->first_key * width, &values, s->first_key, count, 1);
+    rows_pair(g.keys + s->first_key * padded_columns(STEPS(n->depth)), &keys, s->first_key, count);
+    rows_pair(g.values + s->first_key * padded_columns(STEPS(n->width)), &values, s->first_key, count);
+    if (PAIR > 1) rows_zip(g.keys_zipped + s->first_key / PAIR * depth, &keys, s->first_key, count);
     REAL *dk = g.dk + s->first_key * depth, *dv = g.dv + s->first_key * width;
     memset(dk, 0, (size_t)(count * depth) * sizeof(REAL));
     memset(dv, 0, (size_t)(count * width) * sizeof(REAL));
-    for (int64_t h = s->first_head; h < s->last_head; h++)
-        for (int64_t first = s->first_query; first < s->last_query; first += QUERIES) {
-            block_begin(&k, s->b, s->key_head * group + h, first);
-            back_block(&k, &g, s);
-        }
+    for (int64_t h = s->first_head; h < s->last_head; h++) back_head(&k, &g, s, s->key_head * group + h);
     for (int i = 1; i <= 2; i++) {
         if (!s->keys || !call->out[i]) continue;
         head_rows to = rows_of(call->out[i], s->b, s->key_head);

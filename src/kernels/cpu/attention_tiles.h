@@ -8,6 +8,7 @@
 /* Queries that are taken at a time, and keys. */
 #define TERN__ATTENTION_QUERIES 96
 #define TERN__ATTENTION_KEYS    128
+#define TERN__ATTENTION_FEW     8 /* queries of a head that have a function of their own */
 
 typedef struct tern__attention {
     const tern__call *call;
@@ -15,6 +16,7 @@ typedef struct tern__attention {
     const tern__view *q, *k, *v, *mask;
     tern__attention_shape n;
     int64_t blocks; /* of queries in a head */
+    int64_t parts;  /* of a head forward: each takes every parts-th block */
     const struct tern__attention_fns *fns;
     void *dmask; /* sums of the mask's gradient, one for each of its elements; NULL: not wanted */
 } tern__attention;
@@ -30,14 +32,18 @@ typedef struct tern__attention_share {
 
 /* Scratch memory is of the type in which is computed: f64, or f32 for all others. */
 typedef struct tern__attention_fns {
-    /* The result for a block of queries, number (b H + h) blocks + block. */
+    /* A part of the result of a head of q, number (b H + h) parts + part. */
     int64_t (*forward_room)(const tern__attention *a); /* numbers of scratch memory */
-    void (*forward)(const tern__attention *a, int64_t block, void *room);
+    void (*forward)(const tern__attention *a, int64_t item, void *room);
+    /* All queries of head number b H + h, at most TERN__ATTENTION_FEW; NULL: of bf16, as f32 does it. */
+    int64_t (*few_room)(const tern__attention *a);
+    void (*few)(const tern__attention *a, int64_t head, void *room);
     int64_t (*backward_room)(const tern__attention *a);
     void (*backward)(const tern__attention *a, const tern__attention_share *share, void *room);
 } tern__attention_fns;
 
 TERN__DECLARE_WIDTHS(tern__attention_fns, tern__attention_f32);
 TERN__DECLARE_WIDTHS(tern__attention_fns, tern__attention_f64);
+extern const tern__attention_fns tern__attention_bf16; /* on CPUs of tern__has_bf16_pairs */
 
 #endif

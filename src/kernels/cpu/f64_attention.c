@@ -32,17 +32,20 @@ TERN__INLINE void doubles_set(void *to, tern_dtype dtype, int64_t at, doubles v,
     memcpy((double *)to + at, &v, (size_t)n * sizeof(double));
 }
 
-#define REAL     double
-#define VECTOR   doubles
-#define INTEGERS integers
-#define WORDS    words
-#define WIDTH    DOUBLES
-#define MANTISSA 52
-#define BIAS     1023
-#define TERMS    14
-#define GET      doubles_get
-#define SET      doubles_set
-#include "kernels/cpu/attention_loops.h"
+#define REAL                    double
+#define VECTOR                  doubles
+#define INTEGERS                integers
+#define WORDS                   words
+#define WIDTH                   DOUBLES
+#define MANTISSA                52
+#define BIAS                    1023
+#define GET                     doubles_get
+#define SET                     doubles_set
+#define PAIR                    1
+#define FACTOR                  REAL
+#define FACTORS                 VECTOR
+#define MULTIPLY_ADD(sum, a, b) ((sum) + (a) * (b))
+#include "kernels/cpu/attention_few.h"
 
-const tern__attention_fns TERN__OF_WIDTH(tern__attention_f64) = {forward_room, attention_forward,
-                                                                 backward_room, attention_backward};
+const tern__attention_fns TERN__OF_WIDTH(tern__attention_f64) = {
+    forward_room, attention_forward, few_room, attention_few, backward_room, attention_backward};

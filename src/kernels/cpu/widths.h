@@ -8,6 +8,9 @@
  */
 bool tern__is_wide(void);
 
+/* True if they may multiply pairs of bf16: AVX-512 BF16, with the same limit. */
+bool tern__has_bf16_pairs(void);
+
 #ifdef __x86_64__
 #define TERN__DECLARE_WIDTHS(type, table) extern const type table##_wide, table##_slim
 #define TERN__BY_WIDTH(table)             (tern__is_wide() ? &table##_wide : &table##_slim)
