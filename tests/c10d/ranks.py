@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 
+import extension
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -91,6 +92,12 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def tcp_store(rank, port):
+    """Debian's PyTorch has no libuv, which these stores use from 2.4 on unless they are told."""
+    options = {"use_libuv": False} if extension.TORCH == "debian" and "use_libuv" in dist.TCPStore.__init__.__doc__ else {}
+    return dist.TCPStore("127.0.0.1", port, 2, rank == 0, **options)
 
 
 def elapsed(call):

@@ -109,7 +109,7 @@ def skewed(rank):
 
 def on_store(rank, kind, folder, port):
     path = os.path.join(folder, "store")
-    store = dist.FileStore(path, 2) if kind == "file" else dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+    store = dist.FileStore(path, 2) if kind == "file" else ranks.tcp_store(rank, port)
     if kind == "prefix":
         store = dist.PrefixStore("somewhere", store)
     dist.init_process_group("tern", store=store, rank=rank, world_size=2)
