@@ -380,7 +380,7 @@ def objects(rank):
     assert out == [f"to {rank}"]
     dist.barrier()
     dist.barrier(async_op=True).wait()
-    if ranks.IS_NEWEST:  # before, only for gloo
+    if ranks.HAS_MONITORED_BARRIER:
         dist.monitored_barrier()
     return True
 

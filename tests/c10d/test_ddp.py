@@ -18,6 +18,8 @@ with contextlib.suppress(ImportError):  # of torch 1.13; it does not work with P
     from torch.nn.parallel._replicated_tensor_ddp_utils import _set_ddp_with_replicated_tensor
 
     _set_ddp_with_replicated_tensor(False)
+with contextlib.suppress(ImportError):  # of torch 1.13; DDP imports it, which takes seconds: once here, not in every rank
+    import torch._dynamo
 
 STEPS = 20
 

@@ -93,6 +93,13 @@ def all_late_for_barrier(rank):
     return True
 
 
+def different_calls(rank):
+    """A message and a barrier wait for each other. Another thread may still make the missing call: so the time passes first."""
+    text, took = failure(lambda: dist.barrier() if rank else dist.recv(torch.zeros(3), 1))
+    assert "Timed out" in text and "barrier (work 1)" in text and "recv of 3 f32 from rank 1" in text and took > 0.9, (text, took)
+    return True
+
+
 def skewed(rank):
     """Long waits for each other in different calls that are no deadlock: other threads go on."""
     got = torch.zeros(5)
@@ -109,7 +116,7 @@ def skewed(rank):
 
 def on_store(rank, kind, folder, port):
     path = os.path.join(folder, "store")
-    store = dist.FileStore(path, 2) if kind == "file" else dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+    store = dist.FileStore(path, 2) if kind == "file" else ranks.tcp_store(rank, port)
     if kind == "prefix":
         store = dist.PrefixStore("somewhere", store)
     dist.init_process_group("tern", store=store, rank=rank, world_size=2)
@@ -158,13 +165,16 @@ class Faults(unittest.TestCase):
     def test_late_for_a_work(self):
         self.assertEqual(ranks.run(2, late, True), [True, True])
 
-    @unittest.skipUnless(ranks.IS_NEWEST, "PyTorch 1.13 has no barrier that names ranks but gloo's")
+    @unittest.skipUnless(ranks.HAS_MONITORED_BARRIER, "this PyTorch has no barrier that names ranks but gloo's")
     def test_late_for_a_monitored_barrier(self):
         self.assertTrue(all(ranks.run(2, late_for_barrier)))
 
-    @unittest.skipUnless(ranks.IS_NEWEST, "PyTorch 1.13 has no barrier that names ranks but gloo's")
+    @unittest.skipUnless(ranks.HAS_MONITORED_BARRIER, "this PyTorch has no barrier that names ranks but gloo's")
     def test_all_late_for_a_monitored_barrier(self):
         self.assertEqual(ranks.run(3, all_late_for_barrier), [True] * 3)
+
+    def test_different_calls(self):
+        self.assertEqual(ranks.run(2, different_calls, timeout=1), [True, True])
 
     def test_skewed(self):
         self.assertEqual(ranks.run(2, skewed), [True, True])

@@ -165,7 +165,7 @@ def told(rank):
 
 def split_beside_store(rank, port):
     """While a rank waits for the others in a split, its other threads use the store."""
-    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+    store = ranks.tcp_store(rank, port)
     dist.init_process_group("tern", store=store, rank=rank, world_size=2)
     splits = lambda: dist.all_reduce(torch.ones(3), group=dist.split_group(split_ranks=[[0, 1]]))
     if rank == 1:
