@@ -70,6 +70,7 @@ class TernBackend : public Base
     struct Call;
     WorkRef run(Call &&call, Group::Start start);
     WorkRef allreduce_sparse_tensors(Tensors &tensors, const c10d::AllreduceOptions &opts);
+    WorkRef allgather_flat(Call &&call, const Tensors &inputs, const std::vector<Tensors> &lists);
     WorkRef reduce_scatter_flat(Call &&call, at::Tensor &output, const at::Tensor &input,
                                 const c10d::ReduceOp &op);
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
