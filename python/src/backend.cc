@@ -858,6 +858,10 @@ c10::intrusive_ptr<Base::Options> TernBackend::getBackendOptions()
     return c10::make_intrusive<Options>("tern", timeout_);
 }
 
+void TernBackend::enableCollectivesTiming()
+{
+}
+
 void TernBackend::shutdown()
 {
     group_->close();

@@ -46,6 +46,7 @@ class TernBackend : public Base
 
     /* Without `override`, since torch 2.6 does not have them. */
     c10::intrusive_ptr<Options> getBackendOptions();
+    void enableCollectivesTiming(); /* there is nothing to turn on */
     void shutdown();
     void abort();
 #if TORCH_VERSION_MAJOR >= 2
