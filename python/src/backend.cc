@@ -178,7 +178,8 @@ struct TernBackend::Call {
     const char *title; /* in profiles */
     bool is_async;
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    Tensors inputs, outputs; /* as PyTorch sees them */
+    Tensors inputs; /* as PyTorch sees them */
+    std::vector<Tensors> outputs;
     int source = -1;
     Tensors keep;
     std::vector<std::pair<Tensor, Tensor>> copies; /* done at the end: the result, what it is copied from */
@@ -243,7 +244,7 @@ TernBackend::WorkRef TernBackend::allreduce(Tensors &tensors, const c10d::Allred
     if (tensors[0].layout() == at::kSparse) return allreduce_sparse_tensors(tensors, opts);
     check_tensors(fail, tensors);
     const tern_reduce_op op = op_of(opts.reduceOp);
-    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
+    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, {tensors}};
     const Buffer buffer = call.out(tensors[0], true);
     for (size_t i = 1; i < tensors.size(); i++) {
         Tensor into = buffer.tensor.view(tensors[i].sizes());
@@ -272,7 +273,7 @@ TernBackend::WorkRef TernBackend::allreduce_coalesced(Tensors &tensors,
     if (tensors[0].layout() != at::kStrided) fail("unsupported layout");
     check_tensors(fail, tensors);
     const tern_reduce_op op = op_of(opts.reduceOp);
-    Call call{OpType::ALLREDUCE_COALESCED, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
+    Call call{OpType::ALLREDUCE_COALESCED, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, {tensors}};
     std::vector<tern_span> spans;
     tern_dtype dtype = TERN_DTYPE_NONE;
     for (const Tensor &tensor : tensors) {
@@ -322,7 +323,7 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensors(Tensors &tensors, con
         tern_all_gather_v(group, own_index.data, own_index.count, index_spans.data(), own_index.dtype, why);
     });
     if (err.code) throw_error(err);
-    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
+    Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, {tensors}};
     call.keep = {own_value.tensor};
     call.keep.insert(call.keep.end(), all_values.begin(), all_values.end());
     const auto sizes = own.sizes().vec();
@@ -353,7 +354,7 @@ TernBackend::WorkRef TernBackend::reduce(Tensors &tensors, const c10d::ReduceOpt
     Tensor &tensor = single_tensor(fail, tensors);
     const tern_reduce_op op = op_of(opts.reduceOp);
     const int root = opts.rootRank;
-    Call call{OpType::REDUCE, "tern:reduce", is_async(opts, 0), opts.timeout, tensors, tensors};
+    Call call{OpType::REDUCE, "tern:reduce", is_async(opts, 0), opts.timeout, tensors, {tensors}};
     const Buffer buffer = root == getRank() ? call.out(tensor, true) : call.in(tensor, true);
     const double factor = op == TERN_PREMUL_SUM ? factor_of(opts.reduceOp) : 0;
     return run(std::move(call), [=](tern_group *group, tern_error *err) {
@@ -385,7 +386,7 @@ TernBackend::WorkRef TernBackend::_reduce_scatter_base(Tensor &output, Tensor &i
     if (input.scalar_type() != output.scalar_type()) fail("input and output must have the same type");
     if (input.numel() != output.numel() * getSize())
         fail("input tensor must be the same size as output size times world size");
-    Call call{OpType::_REDUCE_SCATTER_BASE, "tern:_reduce_scatter_base", is_async(opts, 0), opts.timeout, {input}, {output}};
+    Call call{OpType::_REDUCE_SCATTER_BASE, "tern:_reduce_scatter_base", is_async(opts, 0), opts.timeout, {input}, {{output}}};
     return reduce_scatter_flat(std::move(call), output, input, opts.reduceOp);
 }
 
@@ -410,7 +411,7 @@ TernBackend::WorkRef TernBackend::reduce_scatter(Tensors &outputs, std::vector<T
         before += rank < getRank() ? parts[rank].numel() : 0;
     }
     if (outputs[0].numel() != parts[getRank()].numel()) fail("invalid tensor size at index 0");
-    Call call{OpType::REDUCE_SCATTER, "tern:reduce_scatter", is_async(opts, 0), opts.timeout, inputs[0], outputs};
+    Call call{OpType::REDUCE_SCATTER, "tern:reduce_scatter", is_async(opts, 0), opts.timeout, inputs[0], {outputs}};
     const Tensor all = at::cat(parts);
     if (is_even) return reduce_scatter_flat(std::move(call), outputs[0], all, opts.reduceOp);
     const tern_reduce_op op = op_of(opts.reduceOp);
@@ -431,7 +432,7 @@ TernBackend::WorkRef TernBackend::broadcast(Tensors &tensors, const c10d::Broadc
         fail(c10::str("invalid root tensor: ", opts.rootTensor));
     check_tensors(fail, tensors);
     check_same(fail, tensors, tensors[0]);
-    Call call{OpType::BROADCAST, "tern:broadcast", is_async(opts, 0), opts.timeout, tensors, tensors};
+    Call call{OpType::BROADCAST, "tern:broadcast", is_async(opts, 0), opts.timeout, tensors, {tensors}};
     const Tensor &first = tensors[opts.rootTensor];
     const int root = opts.rootRank;
     const Buffer buffer = root == getRank() ? call.in(first) : call.out(first);
@@ -442,25 +443,46 @@ TernBackend::WorkRef TernBackend::broadcast(Tensors &tensors, const c10d::Broadc
     });
 }
 
+/* The tensors of a rank go as one. Each list gets those of rank 0, then those of rank 1, and so on. */
+TernBackend::WorkRef TernBackend::allgather_flat(Call &&call, const Tensors &inputs, const std::vector<Tensors> &lists)
+{
+    Tensors flat;
+    for (const Tensor &input : inputs) flat.push_back(input.reshape({-1}));
+    const Tensor own = at::cat(flat);
+    const Buffer in = call.in(own), out = call.out_parts(lists[0], own.numel() * getSize());
+    for (size_t list = 1; list < lists.size(); list++)
+        for (size_t i = 0; i < lists[list].size(); i++) call.copies.emplace_back(lists[list][i], lists[0][i]);
+    return run(std::move(call), [=](tern_group *group, tern_error *err) {
+        return tern_all_gather_post(group, in.data, out.data, in.count, in.dtype, err);
+    });
+}
+
 TernBackend::WorkRef TernBackend::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
                                             const c10d::AllgatherOptions &opts)
 {
     const Fail fail = fail_of("allgather");
     if (inputs.empty()) fail("requires non-empty input tensor list");
     if (inputs.size() != outputs.size()) fail("requires input/output tensor lists to have the same length");
-    check_single(fail, inputs.size(), "input tensor");
-    if (static_cast<int>(outputs[0].size()) != getSize())
-        fail(c10::str("invalid output tensor list at index 0 (expected length ", getSize(), ", got ",
-                      outputs[0].size(), ")"));
+    const size_t length = inputs.size() * getSize();
     check_tensors(fail, inputs);
-    check_tensors(fail, outputs[0]);
-    for (size_t i = 0; i < outputs[0].size(); i++) check_type(fail, outputs[0][i], inputs[0], i);
+    for (size_t i = 0; i < outputs.size(); i++) {
+        if (outputs[i].size() != length)
+            fail(c10::str("invalid output tensor list at index ", i, " (expected length ", length, ", got ",
+                          outputs[i].size(), ")"));
+        check_tensors(fail, outputs[i]);
+    }
+    Call call{OpType::ALLGATHER, "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs};
+    if (inputs.size() > 1) {
+        check_same(fail, inputs, inputs[0]);
+        for (const Tensors &list : outputs) check_same(fail, list, inputs[0]);
+        return allgather_flat(std::move(call), inputs, outputs);
+    }
+    for (size_t i = 0; i < length; i++) check_type(fail, outputs[0][i], inputs[0], i);
     if (outputs[0][getRank()].numel() != inputs[0].numel()) check_same(fail, outputs[0], inputs[0]);
-    Call call{OpType::ALLGATHER, "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs[0]};
     Buffer in = call.in(inputs[0]);
     std::vector<tern_span> spans;
     bool is_shared = false; /* the input is the place of another rank's part */
-    for (size_t rank = 0; rank < outputs[0].size(); rank++) {
+    for (size_t rank = 0; rank < length; rank++) {
         const Buffer out = call.out(outputs[0][rank]);
         is_shared |= overlap(in, out) && !(static_cast<int>(rank) == getRank() && in.data == out.data);
         spans.push_back({out.data, out.count});
@@ -479,7 +501,7 @@ TernBackend::WorkRef TernBackend::_allgather_base(Tensor &output, Tensor &input,
     if (output.scalar_type() != input.scalar_type()) fail("output tensor must have the same type as input tensor");
     if (output.numel() != input.numel() * getSize())
         fail("output tensor size must be equal to world_size times input tensor size");
-    Call call{OpType::_ALLGATHER_BASE, "tern:_allgather_base", is_async(opts, 0), opts.timeout, {input}, {output}};
+    Call call{OpType::_ALLGATHER_BASE, "tern:_allgather_base", is_async(opts, 0), opts.timeout, {input}, {{output}}};
     Buffer in = call.in(input), out = call.out(output);
     const char *own = static_cast<const char *>(out.data) + bytes_of(in) * getRank();
     if (overlap(in, out) && in.data != own) in = call.in(in.tensor.clone());
@@ -506,18 +528,12 @@ TernBackend::WorkRef TernBackend::allgather_coalesced(std::vector<Tensors> &outp
             check_type(fail, outputs[rank][i], inputs[i], i);
         }
     }
-    Tensors flat, results;
-    for (const Tensor &input : inputs) {
+    Tensors results;
+    for (const Tensor &input : inputs)
         if (input.scalar_type() != inputs[0].scalar_type()) fail("tensors must all have the same type");
-        flat.push_back(input.reshape({-1}));
-    }
     for (const Tensors &of_rank : outputs) results.insert(results.end(), of_rank.begin(), of_rank.end());
-    Call call{OpType::ALLGATHER_COALESCED, "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, results};
-    const Tensor own = at::cat(flat);
-    const Buffer in = call.in(own), out = call.out_parts(results, own.numel() * getSize());
-    return run(std::move(call), [=](tern_group *group, tern_error *err) {
-        return tern_all_gather_post(group, in.data, out.data, in.count, in.dtype, err);
-    });
+    Call call{OpType::ALLGATHER_COALESCED, "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs};
+    return allgather_flat(std::move(call), inputs, {results});
 }
 
 TernBackend::WorkRef TernBackend::gather(std::vector<Tensors> &outputs, Tensors &inputs,
@@ -538,7 +554,7 @@ TernBackend::WorkRef TernBackend::gather(std::vector<Tensors> &outputs, Tensors 
         fail("requires empty output on non-root");
     }
     Call call{OpType::GATHER, "tern:gather", is_async(opts, 0), opts.timeout, inputs, {}};
-    if (getRank() == root) call.outputs = outputs[0];
+    if (getRank() == root) call.outputs = outputs;
     const Buffer in = call.in(inputs[0]);
     const Buffer out = getRank() == root ? call.out_parts(outputs[0], inputs[0].numel() * getSize()) : Buffer();
     return run(std::move(call), [=](tern_group *group, tern_error *err) {
@@ -554,7 +570,7 @@ TernBackend::WorkRef TernBackend::scatter(Tensors &outputs, std::vector<Tensors>
     check_single(fail, outputs.size(), "output tensor");
     check_tensors(fail, outputs);
     const int root = opts.rootRank;
-    Call call{OpType::SCATTER, "tern:scatter", is_async(opts, 0), opts.timeout, {}, outputs};
+    Call call{OpType::SCATTER, "tern:scatter", is_async(opts, 0), opts.timeout, {}, {outputs}};
     Buffer in = {};
     if (getRank() == root) {
         check_list(fail, inputs.size(), "input", getSize());
@@ -585,7 +601,7 @@ TernBackend::WorkRef TernBackend::alltoall_base(Tensor &output, Tensor &input,
     const size_t world = getSize();
     c10d::checkSplitSizes(input_counts, input, world);
     c10d::checkSplitSizes(output_counts, output, world);
-    Call call{OpType::ALLTOALL_BASE, "tern:all_to_all", is_async(opts, 0), opts.timeout, {input}, {output}};
+    Call call{OpType::ALLTOALL_BASE, "tern:all_to_all", is_async(opts, 0), opts.timeout, {input}, {{output}}};
     const Buffer in = call.in(input), out = call.out(output);
     if (input_counts.empty() && output_counts.empty()) {
         if (in.count != out.count) fail("tensors are not equal in size");
@@ -622,7 +638,7 @@ TernBackend::WorkRef TernBackend::alltoall(Tensors &outputs, Tensors &inputs, co
         flat.push_back(inputs[rank].reshape({-1}));
         taken += outputs[rank].numel();
     }
-    Call call{OpType::ALLTOALL, "tern:all_to_all", is_async(opts, 0), opts.timeout, inputs, outputs};
+    Call call{OpType::ALLTOALL, "tern:all_to_all", is_async(opts, 0), opts.timeout, inputs, {outputs}};
     const Tensor all = at::cat(flat);
     const Buffer in = call.in(all), out = call.out_parts(outputs, taken);
     const size_t each = all.numel() ? in.count / all.numel() : 1; /* tern's elements in one of PyTorch's */
@@ -664,7 +680,7 @@ TernBackend::WorkRef TernBackend::allgather_into_tensor_coalesced(Tensors &outpu
     if (inputs.empty() || inputs.size() != outputs.size()) fail("requires as many outputs as inputs");
     check_tensors(fail, inputs);
     check_tensors(fail, outputs);
-    Call call{gather_type<OpType>(0), "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, outputs};
+    Call call{gather_type<OpType>(0), "tern:all_gather", is_async(opts, 0), opts.timeout, inputs, {outputs}};
     std::vector<tern_span> ins;
     std::vector<void *> outs;
     tern_dtype dtype = TERN_DTYPE_NONE;
@@ -690,7 +706,7 @@ TernBackend::WorkRef TernBackend::reduce_scatter_tensor_coalesced(Tensors &outpu
     check_tensors(fail, inputs);
     check_tensors(fail, outputs);
     const tern_reduce_op op = op_of(opts.reduceOp);
-    Call call{scatter_type<OpType>(0), "tern:reduce_scatter", is_async(opts, 0), opts.timeout, inputs, outputs};
+    Call call{scatter_type<OpType>(0), "tern:reduce_scatter", is_async(opts, 0), opts.timeout, inputs, {outputs}};
     std::vector<const void *> ins;
     std::vector<tern_span> outs;
     tern_dtype dtype = TERN_DTYPE_NONE;
@@ -743,7 +759,7 @@ TernBackend::WorkRef TernBackend::recv(Tensors &tensors, int from, int tag)
     const Buffer buffer = message_buffer("recv", tensors);
     const bool is_any = from == TERN_ANY_SOURCE;
     Call call{is_any ? OpType::RECVANYSOURCE : OpType::RECV, is_any ? "tern:recvAnySource" : "tern:recv", true,
-              c10d::kUnsetTimeout, tensors, tensors, from};
+              c10d::kUnsetTimeout, tensors, {tensors}, from};
     call.keep = {buffer.tensor};
     return run(std::move(call), [=](tern_group *group, tern_error *err) {
         return tern_irecv(group, buffer.data, buffer.count, buffer.dtype, from, tag_of(tag), err);
@@ -840,6 +856,10 @@ uint64_t TernBackend::getSequenceNumberForGroup()
 c10::intrusive_ptr<Base::Options> TernBackend::getBackendOptions()
 {
     return c10::make_intrusive<Options>("tern", timeout_);
+}
+
+void TernBackend::enableCollectivesTiming()
+{
 }
 
 void TernBackend::shutdown()

@@ -46,6 +46,7 @@ class TernBackend : public Base
 
     /* Without `override`, since torch 2.6 does not have them. */
     c10::intrusive_ptr<Options> getBackendOptions();
+    void enableCollectivesTiming(); /* there is nothing to turn on */
     void shutdown();
     void abort();
 #if TORCH_VERSION_MAJOR >= 2
@@ -70,6 +71,7 @@ class TernBackend : public Base
     struct Call;
     WorkRef run(Call &&call, Group::Start start);
     WorkRef allreduce_sparse_tensors(Tensors &tensors, const c10d::AllreduceOptions &opts);
+    WorkRef allgather_flat(Call &&call, const Tensors &inputs, const std::vector<Tensors> &lists);
     WorkRef reduce_scatter_flat(Call &&call, at::Tensor &output, const at::Tensor &input,
                                 const c10d::ReduceOp &op);
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;

@@ -392,7 +392,7 @@ void Group::threads_end()
 /* ---- a work ---- */
 
 TernWork::TernWork(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char *title,
-                   std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, int source)
+                   std::vector<at::Tensor> inputs, std::vector<std::vector<at::Tensor>> outputs, int source)
     : Work(rank, type, title, std::move(inputs)), group_(std::move(group)), source_(source),
       outputs_(std::move(outputs))
 {
@@ -408,8 +408,10 @@ void TernWork::future_set()
     }
     if (exception_)
         future_->setError(exception_);
-    else
+    else if (outputs_.size() > 1)
         future_->markCompleted(c10::IValue(outputs_));
+    else
+        future_->markCompleted(c10::IValue(outputs_.empty() ? std::vector<at::Tensor>() : outputs_[0]));
 }
 
 void TernWork::settle()
@@ -475,7 +477,9 @@ std::vector<at::Tensor> TernWork::result()
 {
     TORCH_CHECK(isCompleted(),
                 "Work needs to be completed before calling result(). Should call wait() before result().");
-    return outputs_;
+    std::vector<at::Tensor> flat;
+    for (const auto &list : outputs_) flat.insert(flat.end(), list.begin(), list.end());
+    return flat;
 }
 
 void TernWork::abort()
@@ -497,8 +501,9 @@ c10::intrusive_ptr<c10::ivalue::Future> TernWork::getFuture()
 {
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (!future_)
-            future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+        if (outputs_.size() > 1) type = c10::ListType::create(type);
+        if (!future_) future_ = c10::make_intrusive<c10::ivalue::Future>(type);
     }
     future_set();
     return future_;

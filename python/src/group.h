@@ -113,7 +113,7 @@ class TernWork : public c10d::Work
 {
   public:
     TernWork(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char *title,
-             std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, int source = -1);
+             std::vector<at::Tensor> inputs, std::vector<std::vector<at::Tensor>> outputs, int source = -1);
     bool isCompleted() override;
     bool isSuccess() const override;
     bool wait(std::chrono::milliseconds timeout) override;
@@ -147,7 +147,7 @@ class TernWork : public c10d::Work
         false}; /* Ctrl-C ended a wait for it; close() then does not wait either */
     std::exception_ptr failure_;
     int source_;
-    std::vector<at::Tensor> outputs_;
+    std::vector<std::vector<at::Tensor>> outputs_; /* one list, or one for each of the call's */
     c10::intrusive_ptr<c10::ivalue::Future> future_; /* with mutex_, as is the next one */
     bool is_future_set_ = false;
 };

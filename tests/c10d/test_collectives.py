@@ -364,6 +364,32 @@ def gathers_coalesced(rank):
     return True
 
 
+def gathers_of_lists(rank):
+    """A rank gives several tensors. The values of futures are lists of lists where gloo's are."""
+    sides = Sides(rank)
+    world = sides.world
+    for dtype in REDUCED:
+        for count in (1, 2, 3):
+            shape = sides.shared.choice([(1,), (17, 5), (1025,)])
+
+            def all_gather():
+                tensors = [sides.tensor(shape, dtype, is_irregular=True) for _ in range(count)]
+                outs = [[sides.tensor(shape, dtype, is_irregular=True) for _ in range(count * world)] for _ in range(count)]
+                future = (sides.group or dist.group.WORLD).allgather(outs, tensors).get_future()
+                future.wait()
+                assert (future.value() if count > 1 else [future.value()]) == outs
+                return [tensor for list_of in outs for tensor in list_of]
+
+            def all_gather_coalesced():
+                tensors = [sides.tensor(shape, dtype) for _ in range(count)]
+                outs = [[torch.empty_like(tensor) for tensor in tensors] for _ in range(world)]
+                return [tensor for list_of in dist.all_gather_coalesced(outs, tensors, group=sides.group, async_op=True).wait() for tensor in list_of]
+
+            sides.compare(f"all_gather {dtype} {count} of {shape}", all_gather)
+            sides.compare(f"all_gather_coalesced {dtype} {count} of {shape}", all_gather_coalesced)
+    return True
+
+
 def objects(rank):
     world = dist.get_world_size()
     every = [None] * world
@@ -405,6 +431,14 @@ def refusals(rank):
             lambda: dist.all_gather_coalesced([[one.double()]] * world, [one], group=group),
             *[lambda tensors=tensors: pg.allreduce(tensors) for tensors in ([], [one, one.double()], [one, two], [one, sparse], [sparse, one])],
             *[lambda tensors=tensors: pg.allreduce_coalesced(tensors) for tensors in ([], [one, one.double()], [one, sparse], [sparse, sparse])],
+            *[
+                lambda lists=lists, tensors=tensors: pg.allgather(lists, tensors)
+                for lists, tensors in (
+                    ([], []), ([], [one]), ([[one] * world] * 2, [one]), ([[one] * (world - 1)], [one]), ([[one] * world] * 2, [one, one]),
+                    ([[one, one] * world] * 2, [one, one.double()]), ([[one, one] * world] * 2, [one, two]), ([[one, two] * world] * 2, [one, one]),
+                    ([[one, one.double()] * world] * 2, [one, one]), ([[two] * world], [one]),
+                )
+            ],
             *[lambda lists=lists: pg.gather(lists, [one], of_root[0]) for lists in ([], [[one] * world] * 2, [[one] * (world + 1)], [[two] * world])],
             *[lambda lists=lists: pg.scatter([one], lists, of_root[1]) for lists in ([], [[one] * world] * 2, [[one] * (world + 1)], [[two] * world])],
         ]
@@ -442,6 +476,9 @@ class Collectives(unittest.TestCase):
 
     def test_gathers_coalesced(self):
         self.check(gathers_coalesced)
+
+    def test_gathers_of_lists(self):
+        self.check(gathers_of_lists)
 
     def test_objects(self):
         self.check(objects)

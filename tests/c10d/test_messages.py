@@ -148,6 +148,7 @@ def told(rank):
     """What a work tells about itself is what one of gloo tells."""
     facts = []
     for group in (dist.new_group(backend="gloo", timeout=timedelta(seconds=60)), dist.group.WORLD):
+        group._enable_collectives_timing()
         options = dist.AllreduceOptions()
         options.timeout = timedelta(seconds=7)
         works = [dist.all_reduce(torch.ones(3), group=group, async_op=True), group.allreduce([torch.ones(3)], options)]
