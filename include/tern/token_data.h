@@ -35,11 +35,11 @@ TERN_API int tern_token_writer_close(tern_token_writer *writer, tern_error *err)
 
 typedef struct tern_token_dataset_opts {
     size_t size;
-    int64_t window;      /* tokens of a sample, T; default 1024                                            */
-    int64_t stride;      /* from the first token of a window to that of the next one; default 0: `window`  */
-    tern_dtype dtype;    /* of a sample and its target: TERN_I64 or TERN_I32; default TERN_I64             */
-    int64_t vocab_size;  /* an id that is not below it is E_RANGE, with file and place; default 0: any     */
-    bool raw;            /* the file is ids of u16 and nothing else, as nanoGPT's; default false           */
+    int64_t window;     /* tokens of a sample, T; default 1024                                            */
+    int64_t stride;     /* from the first token of a window to that of the next one; default 0: `window`  */
+    tern_dtype dtype;   /* of a sample and its target: TERN_I64 or TERN_I32; default TERN_I64             */
+    int64_t vocab_size; /* an id that is not below it is E_RANGE, with file and place; default 0: any     */
+    bool raw;           /* the file is ids of u16 and nothing else, as nanoGPT's; default false           */
 } tern_token_dataset_opts;
 TERN_API tern_token_dataset_opts tern_token_dataset_defaults(void);
 

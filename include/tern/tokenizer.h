@@ -34,13 +34,13 @@ TERN_API tern_tokenizer *tern_tokenizer_open(const char *path, tern_error *err);
 
 typedef struct tern_tokenizer_train_opts {
     size_t size;
-    const char *const *texts;  /* UTF-8; bytes that are not are read as U+FFFD; default none          */
-    const size_t *text_bytes;  /* of each text; NULL: each ends with a 0                               */
-    int64_t text_count;        /* default 0                                                            */
-    const char *const *files;  /* paths; each file is one more text; default none                      */
-    int64_t file_count;        /* default 0                                                            */
-    int64_t vocab_size;        /* tokens, with the special ones and the 256 of single bytes; default 30000 */
-    int64_t min_frequency;     /* a pair that is rarer becomes no token; default 0                     */
+    const char *const *texts; /* UTF-8; bytes that are not are read as U+FFFD; default none          */
+    const size_t *text_bytes; /* of each text; NULL: each ends with a 0                               */
+    int64_t text_count;       /* default 0                                                            */
+    const char *const *files; /* paths; each file is one more text; default none                      */
+    int64_t file_count;       /* default 0                                                            */
+    int64_t vocab_size;       /* tokens, with the special ones and the 256 of single bytes; default 30000 */
+    int64_t min_frequency;    /* a pair that is rarer becomes no token; default 0                     */
     const char *const *special_tokens; /* get the first ids, in this order; default none               */
     int64_t special_count;             /* default 0                                                    */
 } tern_tokenizer_train_opts;
@@ -50,7 +50,7 @@ TERN_API tern_tokenizer_train_opts tern_tokenizer_train_defaults(void);
 /* Learns GPT-2's byte-level BPE. Vocabulary and merges are those of BpeTrainer(initial_alphabet =
  * ByteLevel.alphabet()) with the pre-tokenizer ByteLevel(add_prefix_space = False) for the same texts
  * (train_from_iterator). E_INVALID: no text; E_RANGE: a vocabulary below 256 and the special tokens, or above
- * 2^24, a negative count; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
+ * 2^22, a negative count; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
 TERN_API tern_tokenizer *tern_tokenizer_train(const tern_tokenizer_train_opts *opts, tern_error *err);
 
 /* Writes a tokenizer.json: byte for byte the one that was opened, or what was trained or read from
@@ -70,10 +70,10 @@ TERN_API void tern_token_ids_free(tern_token_ids *ids);
 
 typedef struct tern_encode_opts {
     size_t size;
-    bool add_special_tokens;    /* add what the post_processor puts around a text ("<s>"); default true      */
+    bool add_special_tokens; /* add what the post_processor puts around a text ("<s>"); default true      */
     bool encode_special_tokens; /* a special token that is written in the text is text as any other: for texts
                                    of people whom you do not trust; default false: it becomes that token     */
-    int threads;                /* of tern_tokenizer_encode_batch; default 0: one for each core              */
+    int threads; /* of tern_tokenizer_encode_batch; default 0: one for each core              */
 } tern_encode_opts;
 TERN_API tern_encode_opts tern_encode_defaults(void);
 
@@ -113,12 +113,13 @@ typedef struct tern_decode_stream tern_decode_stream;
 /* Borrows the tokenizer. Yours: tern_decode_stream_free. */
 TERN_API tern_decode_stream *tern_decode_stream_new(const tern_tokenizer *tokenizer,
                                                     const tern_decode_opts *opts, tern_error *err);
-/* Returns the text that one more token completes, whole characters with a 0 at the end: "" while a character
- * is not complete. It is valid until the next call. NULL: E_MEMORY. */
-TERN_API const char *tern_decode_stream_step(tern_decode_stream *stream, int32_t id, tern_error *err);
-/* Returns what is left, as U+FFFD, and begins a new text. All texts together are tern_tokenizer_decode's,
- * except that where byte tokens make no character the number of U+FFFD may differ. */
-TERN_API const char *tern_decode_stream_end(tern_decode_stream *stream, tern_error *err);
+/* Writes the text that one more token completes: whole characters, and nothing while none is complete. The
+ * status is E_MEMORY, or TERN_OK. */
+TERN_API int tern_decode_stream_step(tern_decode_stream *stream, int32_t id, tern_text *text,
+                                     tern_error *err);
+/* Writes what is left, as U+FFFD, and begins a new text. All texts together are tern_tokenizer_decode's, except
+ * that where byte tokens make no character the number of U+FFFD may differ. */
+TERN_API int tern_decode_stream_end(tern_decode_stream *stream, tern_text *text, tern_error *err);
 TERN_API void tern_decode_stream_free(tern_decode_stream *stream);
 
 /* ---- the vocabulary ----------------------------------------------------------------------------------- */
@@ -132,10 +133,10 @@ TERN_API int32_t tern_tokenizer_id(const tern_tokenizer *tokenizer, const char *
 TERN_API const char *tern_tokenizer_token(const tern_tokenizer *tokenizer, int32_t id);
 
 typedef enum tern_special_token {
-    TERN_TOKEN_BOS,   /* begins a text */
-    TERN_TOKEN_EOS,   /* ends a text   */
-    TERN_TOKEN_UNK,   /* unknown       */
-    TERN_TOKEN_PAD,   /* fills a batch */
+    TERN_TOKEN_BOS, /* begins a text */
+    TERN_TOKEN_EOS, /* ends a text   */
+    TERN_TOKEN_UNK, /* unknown       */
+    TERN_TOKEN_PAD, /* fills a batch */
     TERN_TOKEN_COUNT
 } tern_special_token;
 /* Returns the id of a special token, or -1 if the tokenizer does not say which one it is. Without files that

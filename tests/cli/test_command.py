@@ -109,7 +109,7 @@ class Info(unittest.TestCase):
             with self.subTest(name=name, value=value):
                 self.assertEqual(self.cores({name: value}), cores)
 
-    PLUGINS = {"figure": "libcairo2-dev", "jpeg": "libjpeg-dev", "png": "libpng-dev", "tiff": "libtiff-dev", "nifti": "libnifti-dev",
+    PLUGINS = {"figure": "libcairo2-dev", "jpeg": "libjpeg-dev", "png": "libpng-dev", "tiff": "libtiff-dev", "nifti": "libnifti-dev", "regex": "libpcre2-dev",
                "topology": "libhwloc-dev", "openmpi": "libopenmpi-dev", "mpich": "libmpich-dev", "gloo": "libgloo-dev"}
 
     def test_plugins(self):
