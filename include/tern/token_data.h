@@ -54,7 +54,7 @@ TERN_API tern_token_dataset_opts tern_token_dataset_defaults(void);
  * tern_dataset_free. */
 TERN_API tern_dataset *tern_token_dataset_open(const char *path, const tern_token_dataset_opts *opts,
                                                tern_error *err);
-/* Returns the number of ids in the dataset's file. */
+/* Returns the number of ids in the file of such a dataset; 0 for another one. */
 TERN_API int64_t tern_token_dataset_tokens(const tern_dataset *dataset);
 
 #ifdef __cplusplus

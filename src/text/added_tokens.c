@@ -61,7 +61,7 @@ static int added_keep(tern_tokenizer *t, tern__added_token token, const char *co
 int tern__added_parse(tern_tokenizer *t, const cJSON *list, const char *path, const char *func,
                       tern_error *err)
 {
-    static const char begins[] = "\\A[\\w\\x{200c}\\x{200d}]", ends[] = "[\\w\\x{200c}\\x{200d}]\\z";
+    static const char begins[] = "\\A[" TERN__RUST_WORD "]", ends[] = "[" TERN__RUST_WORD "]\\z";
     for (const cJSON *part = cJSON_IsArray(list) ? list->child : NULL; part; part = part->next) {
         const cJSON *id = cJSON_GetObjectItemCaseSensitive(part, "id");
         const char *content = tern__part_string(part, "content");
@@ -141,8 +141,7 @@ static int touches_word(tern__encoding *e, const char *text, size_t bytes, size_
                                          at, e->func, e->err)
                       : 0;
     if (found || end == bytes) return found;
-    size_t after = end + 1;
-    while (after < bytes && ((uint8_t)text[after] & 0xc0) == 0x80) after++;
+    size_t after = tern__next_char(text, bytes, end);
     return tern__regex_find(e->tokenizer->word_begin, e->matcher, text + end, after - end, 0, at, e->func,
                             e->err);
 }

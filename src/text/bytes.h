@@ -21,6 +21,14 @@ int tern__text_add(tern_text *text, const char *more, size_t bytes, const char *
 int tern__text_add_repaired(tern_text *text, const char *more, size_t bytes, const char *func,
                             tern_error *err);
 
+/* Returns where the character after the one at `at` begins, in UTF-8; more than `bytes` at the end. */
+static inline size_t tern__next_char(const char *text, size_t bytes, size_t at)
+{
+    at++;
+    while (at < bytes && ((uint8_t)text[at] & 0xc0) == 0x80) at++;
+    return at;
+}
+
 /* Returns how many of the bytes at the start are the begin of a character, or 0 if they cannot be. Sets *whole if
  * they are a whole character. */
 size_t tern__utf8_part(const char *text, size_t bytes, bool *whole);

@@ -63,21 +63,21 @@ static int normalizer_find(tern__encoding *e, const tern__normalizer *n, const c
     return 1;
 }
 
-/* Appends the text with all matches replaced. An empty match lets one byte pass. */
+/* Appends the text with all matches replaced. An empty match where the last one ended does not count. */
 static int text_replace(tern__encoding *e, const tern__normalizer *n, const char *text, size_t bytes,
                         tern_text *out)
 {
-    size_t done = 0, from = 0, at[2];
+    size_t done = 0, from = 0, last = SIZE_MAX, at[2];
     int found = 0;
     while (from <= bytes && (found = normalizer_find(e, n, text, bytes, from, at)) > 0) {
-        if (tern__text_add(out, text + done, at[0] - done, e->func, e->err) ||
-            tern__text_add(out, n->to.text, n->to.bytes, e->func, e->err))
-            return TERN_E_MEMORY;
-        done = at[1];
-        from = at[1];
-        if (at[0] == at[1]) do
-                from++;
-            while (from < bytes && ((uint8_t)text[from] & 0xc0) == 0x80);
+        bool is_empty = at[0] == at[1];
+        if (!is_empty || at[0] != last) {
+            if (tern__text_add(out, text + done, at[0] - done, e->func, e->err) ||
+                tern__text_add(out, n->to.text, n->to.bytes, e->func, e->err))
+                return TERN_E_MEMORY;
+            done = last = at[1];
+        }
+        from = is_empty ? tern__next_char(text, bytes, at[1]) : at[1];
     }
     return found < 0 ? found : tern__text_add(out, text + done, bytes - done, e->func, e->err);
 }

@@ -1,8 +1,8 @@
 /* regex.c - translates Oniguruma's expressions into PCRE2's, and finds matches.
  *
  * Both know \p{L}, (?i:..), look-around and possessive repeats. They differ in what the short classes mean
- * beyond ASCII, so these are written out: \s is Unicode's White_Space, \w is letters, marks, decimal digits
- * and connectors, \d is decimal digits, \h is a hexadecimal digit. \p{Han} is the script itself, while PCRE2
+ * beyond ASCII, so these are written out: \s is Unicode's White_Space, \w is letters, marks, decimal digits,
+ * connectors and Latin-1's fractions and superscripts, \d is decimal digits, \h is a hexadecimal digit. \p{Han} is the script itself, while PCRE2
  * would also take characters that several scripts share. A class in a class, an intersection (&&) and a repeat
  * of a counted repeat ({1,3}+) have other meanings in PCRE2 and are refused. */
 #include "text/regex.h"
@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define WORD_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define WORD_SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 struct tern__regex {
@@ -58,7 +58,7 @@ typedef struct translation {
     const char *refused; /* what has no translation; NULL: nothing */
 } translation;
 
-enum { GROWTH = 64 /* bytes that one character of an expression may become */ };
+enum { GROWTH = 80 /* bytes that one character of an expression may become */ };
 
 static void translation_write(translation *t, const char *text, size_t bytes)
 {

@@ -5,6 +5,9 @@
 
 #include "base/base.h"
 
+/* What \w is in Rust's expressions, in which `tokenizers` has written its own ones. */
+#define TERN__RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
+
 typedef struct tern__regex tern__regex;
 /* What one thread needs to look for matches. */
 typedef struct tern__matcher tern__matcher;

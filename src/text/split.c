@@ -14,7 +14,7 @@ static const struct {
     tern__split_behavior behavior;
     bool invert;
 } plain[] = {
-    {"Whitespace", "\\w+|[^\\w\\s]+", TERN__SPLIT_REMOVED, true},
+    {"Whitespace", "[" TERN__RUST_WORD "]+|[^" TERN__RUST_WORD "\\s]+", TERN__SPLIT_REMOVED, true},
     {"WhitespaceSplit", "\\s", TERN__SPLIT_REMOVED, false},
     {"BertPreTokenizer", "\\s", TERN__SPLIT_REMOVED, false},
 };
@@ -205,10 +205,8 @@ static int split_at_matches(tern__encoding *e, size_t step, const char *text, si
            (found = tern__regex_find(split->regex, e->matcher, text, bytes, from, at, e->func, e->err)) > 0) {
         if (done < at[0]) status = part_add(&s, done, at[0], split->invert);
         if (!status && at[0] < at[1]) status = part_add(&s, at[0], at[1], !split->invert);
-        done = from = at[1];
-        if (at[0] == at[1]) do
-                from++;
-            while (from < bytes && ((uint8_t)text[from] & 0xc0) == 0x80);
+        done = at[1];
+        from = at[0] == at[1] ? tern__next_char(text, bytes, done) : done;
     }
     if (found < 0) return found;
     if (!status && done < bytes) status = part_add(&s, done, bytes, split->invert);
