@@ -8,8 +8,8 @@
 
 #define FIRST_ROW 256 /* getopt's value of row 0, above every letter */
 
-/* Fills `options`, which has room for all rows and the terminator, and `letters`, which has three for each row: a
- * letter, and a colon for each kind of value. Returns the number of rows. */
+/* Fills `options`, which has room for all rows and the terminator, and `letters`, which has three for each
+ * row: a letter, and a colon for each kind of value. Returns the number of rows. */
 static int list_options(const tern__cli_option *rows, struct option *options, char *letters)
 {
     int row = 0;

@@ -1,7 +1,7 @@
 /* tokenize.c - `tern tokenize`: trains a tokenizer, and writes the tokens of text files.
  *
- * Text is read in pieces of some megabytes, which are cut into documents. When there is enough of it, all threads
- * encode the documents, and the tokens are written in their order. */
+ * Text is read in pieces of some megabytes, which are cut into documents. When there is enough of it, all
+ * threads encode the documents, and the tokens are written in their order. */
 #include "cli.h"
 #include "flags.h"
 

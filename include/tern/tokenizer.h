@@ -49,7 +49,7 @@ TERN_API tern_tokenizer_train_opts tern_tokenizer_train_defaults(void);
 
 /* Learns GPT-2's byte-level BPE. Vocabulary and merges are those of BpeTrainer(initial_alphabet =
  * ByteLevel.alphabet()) with the pre-tokenizer ByteLevel(add_prefix_space = False) for the same texts
- * (train_from_iterator). E_INVALID: no text; E_RANGE: a vocabulary below 256 and the special tokens, or above
+ * (train_from_iterator). E_RANGE: a vocabulary below 256 and the special tokens, or above
  * 2^22, a negative count; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
 TERN_API tern_tokenizer *tern_tokenizer_train(const tern_tokenizer_train_opts *opts, tern_error *err);
 
@@ -117,8 +117,8 @@ TERN_API tern_decode_stream *tern_decode_stream_new(const tern_tokenizer *tokeni
  * status is E_MEMORY, or TERN_OK. */
 TERN_API int tern_decode_stream_step(tern_decode_stream *stream, int32_t id, tern_text *text,
                                      tern_error *err);
-/* Writes what is left, as U+FFFD, and begins a new text. All texts together are tern_tokenizer_decode's, except
- * that where byte tokens make no character the number of U+FFFD may differ. */
+/* Writes what is left, as U+FFFD, and begins a new text. All texts together are tern_tokenizer_decode's,
+ * except that where byte tokens make no character the number of U+FFFD may differ. */
 TERN_API int tern_decode_stream_end(tern_decode_stream *stream, tern_text *text, tern_error *err);
 TERN_API void tern_decode_stream_free(tern_decode_stream *stream);
 

@@ -1,5 +1,5 @@
-/* token_dataset.c - a dataset of the windows of a file of tokens. A sample is read when it is asked for: T + 1 ids
- * in one pread, whose pages all ranks of a host share in the kernel's cache. */
+/* token_dataset.c - a dataset of the windows of a file of tokens. A sample is read when it is asked for: T +
+ * 1 ids in one pread, whose pages all ranks of a host share in the kernel's cache. */
 #include "base/file.h"
 #include "base/opts.h"
 #include "data/scratch_pool.h"

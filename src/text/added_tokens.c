@@ -1,5 +1,6 @@
-/* added_tokens.c - tokens that are cut out of a text as a whole, whatever is around them: special ones such as
- * "<s>", and words that were added to a vocabulary. Of several that begin at a place the longest is taken. */
+/* added_tokens.c - tokens that are cut out of a text as a whole, whatever is around them: special ones such
+ * as "<s>", and words that were added to a vocabulary. Of several that begin at a place the longest is
+ * taken. */
 #include "text/tokenizer.h"
 
 #include "base/text.h"
@@ -130,7 +131,8 @@ static size_t spaces_at_end(const char *text, size_t bytes)
     return bytes;
 }
 
-/* Is there a word's character before or after the token? Looks at one character only. Returns 1, 0 or a status. */
+/* Is there a word's character before or after the token? Looks at one character only. Returns 1, 0 or a
+ * status. */
 static int touches_word(tern__encoding *e, const char *text, size_t bytes, size_t begin, size_t end)
 {
     size_t at[2], before = begin;

@@ -1,10 +1,10 @@
-/* bpe.c - byte-pair encoding: a word's bytes or characters become symbols, and of all pairs of neighbours the one
- * whose merge was learnt first is merged, the leftmost one first, until no pair has a merge.
+/* bpe.c - byte-pair encoding: a word's bytes or characters become symbols, and of all pairs of neighbours
+ * the one whose merge was learnt first is merged, the leftmost one first, until no pair has a merge.
  *
- * The pairs wait in a heap, ordered by (rank of the merge, place). A merge changes the pairs on its two sides;
- * their old entries stay in the heap, and are known by a rank that the pair at their place no longer has. So a
- * word of n symbols takes n log n steps, also a text without spaces. Most words come again soon: the last ones are
- * kept with their ids, in a table with one place for each hash. */
+ * The pairs wait in a heap, ordered by (rank of the merge, place). A merge changes the pairs on its two
+ * sides; their old entries stay in the heap, and are known by a rank that the pair at their place no longer
+ * has. So a word of n symbols takes n log n steps, also a text without spaces. Most words come again soon:
+ * the last ones are kept with their ids, in a table with one place for each hash. */
 #include "text/tokenizer.h"
 
 #include "base/text.h"
@@ -186,8 +186,8 @@ static void unknown_flush(word_symbols *w)
     w->has_unknown = false;
 }
 
-/* Adds a character that the vocabulary lacks: its bytes, or the unknown token, or nothing. As in `tokenizers`, an
- * unknown token that waits comes after the bytes. */
+/* Adds a character that the vocabulary lacks: its bytes, or the unknown token, or nothing. As in
+ * `tokenizers`, an unknown token that waits comes after the bytes. */
 static void symbol_push_unknown(word_symbols *w, const char *text, size_t bytes)
 {
     const tern__bpe *bpe = &w->e->tokenizer->bpe;

@@ -47,7 +47,8 @@ int tern__text_add(tern_text *text, const char *more, size_t bytes, const char *
     return TERN_OK;
 }
 
-/* The second byte's limits depend on the first one: no overlong form, no surrogate, nothing above U+10FFFF. */
+/* The second byte's limits depend on the first one: no overlong form, no surrogate, nothing above U+10FFFF.
+ */
 size_t tern__utf8_part(const char *text, size_t bytes, bool *whole)
 {
     uint8_t first = (uint8_t)text[0];

@@ -6,8 +6,8 @@
 
 #include <tern/tokenizer.h>
 
-/* GPT-2 writes each byte as a character that can be seen: those of Latin-1 that can be seen as themselves, the
- * others as U+0100, U+0101 .. in their order. Returns the character of a byte, which is below 0x144. */
+/* GPT-2 writes each byte as a character that can be seen: those of Latin-1 that can be seen as themselves,
+ * the others as U+0100, U+0101 .. in their order. Returns the character of a byte, which is below 0x144. */
 uint32_t tern__byte_char(uint8_t byte);
 /* Returns the byte that a character stands for, or -1. */
 int tern__char_byte(uint32_t code);
@@ -29,8 +29,8 @@ static inline size_t tern__next_char(const char *text, size_t bytes, size_t at)
     return at;
 }
 
-/* Returns how many of the bytes at the start are the begin of a character, or 0 if they cannot be. Sets *whole if
- * they are a whole character. */
+/* Returns how many of the bytes at the start are the begin of a character, or 0 if they cannot be. Sets
+ * *whole if they are a whole character. */
 size_t tern__utf8_part(const char *text, size_t bytes, bool *whole);
 
 #endif

@@ -1,6 +1,6 @@
-/* decode.c - tokens to text. What a token is as text depends on its neighbours in three ways only: bytes of several
- * tokens may make one character, a mark may be removed from the first token, and blanks where the text begins. So
- * the text of each token is made once, and decoding puts these together. */
+/* decode.c - tokens to text. What a token is as text depends on its neighbours in three ways only: bytes of
+ * several tokens may make one character, a mark may be removed from the first token, and blanks where the
+ * text begins. So the text of each token is made once, and decoding puts these together. */
 #include "text/tokenizer.h"
 
 #include "base/opts.h"
@@ -258,7 +258,8 @@ static int waiting_emit(tern_decode_stream *s, bool all)
     return status;
 }
 
-/* Ends a run of byte tokens. As in `tokenizers`, a run that is not UTF-8 as a whole is one U+FFFD for each byte. */
+/* Ends a run of byte tokens. As in `tokenizers`, a run that is not UTF-8 as a whole is one U+FFFD for each
+ * byte. */
 static int run_end(tern_decode_stream *s)
 {
     tern_text *w = &s->waiting;

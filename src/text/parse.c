@@ -188,7 +188,8 @@ tern_tokenizer *tern__tokenizer_parse(char *json, size_t bytes, const char *path
 {
     /* cJSON's strings end with a 0. */
     bool has_zero = memmem(json, bytes, "\\u0000", 6) != NULL;
-    if (has_zero) tern__error_set(err, func, TERN_E_FORMAT, "%s: tern does not have tokens with U+0000", path);
+    if (has_zero)
+        tern__error_set(err, func, TERN_E_FORMAT, "%s: tern does not have tokens with U+0000", path);
     cJSON *root = has_zero ? NULL : tern__config_parse(json, bytes, path, func, err);
     tern_tokenizer *t = root ? tern__alloc(sizeof(*t), func, err) : NULL;
     if (!t) {

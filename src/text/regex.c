@@ -2,9 +2,10 @@
  *
  * Both know \p{L}, (?i:..), look-around and possessive repeats. They differ in what the short classes mean
  * beyond ASCII, so these are written out: \s is Unicode's White_Space, \w is letters, marks, decimal digits,
- * connectors and Latin-1's fractions and superscripts, \d is decimal digits, \h is a hexadecimal digit. \p{Han} is the script itself, while PCRE2
- * would also take characters that several scripts share. A class in a class, an intersection (&&) and a repeat
- * of a counted repeat ({1,3}+) have other meanings in PCRE2 and are refused. */
+ * connectors and Latin-1's fractions and superscripts, \d is decimal digits, \h is a hexadecimal digit.
+ * \p{Han} is the script itself, while PCRE2 would also take characters that several scripts share. A class
+ * in a class, an intersection (&&) and a repeat of a counted repeat ({1,3}+) have other meanings in PCRE2
+ * and are refused. */
 #include "text/regex.h"
 
 #include "base/plugin.h"

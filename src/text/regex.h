@@ -25,8 +25,8 @@ void tern__regex_free(tern__regex *regex);
 tern__matcher *tern__matcher_new(const char *func, tern_error *err);
 void tern__matcher_free(tern__matcher *matcher);
 
-/* Looks for the first match in text[from..bytes). Returns 1 and sets its begin and end; 0: none; or a negative
- * status. */
+/* Looks for the first match in text[from..bytes). Returns 1 and sets its begin and end; 0: none; or a
+ * negative status. */
 int tern__regex_find(const tern__regex *regex, tern__matcher *matcher, const char *text, size_t bytes,
                      size_t from, size_t at[2], const char *func, tern_error *err);
 

@@ -1,5 +1,6 @@
-/* split.c - pre-tokenizers: they split a text into words, each one what the one before it gives. A word goes to the
- * next pre-tokenizer as soon as it is found, and from the last one to the model, so no list of words is kept. */
+/* split.c - pre-tokenizers: they split a text into words, each one what the one before it gives. A word goes
+ * to the next pre-tokenizer as soon as it is found, and from the last one to the model, so no list of words
+ * is kept. */
 #include "text/gpt2.h"
 #include "text/tokenizer.h"
 
@@ -153,8 +154,8 @@ void tern__splits_free(tern_tokenizer *t)
 
 /* ---- splitting ---- */
 
-/* The words of one step on their way to the next one. Words are parts of the text, one after the other, so one
- * that may still grow is known by its begin and end. */
+/* The words of one step on their way to the next one. Words are parts of the text, one after the other, so
+ * one that may still grow is known by its begin and end. */
 typedef struct splitter {
     tern__encoding *e;
     size_t step; /* that gets the words */
@@ -214,8 +215,8 @@ static int split_at_matches(tern__encoding *e, size_t step, const char *text, si
     return status;
 }
 
-/* Copies the text with a mark before it and, by Metaspace, in place of spaces. Only the last step but one uses
- * the copy at a time: ByteLevel is the last, and Metaspace is refused twice. */
+/* Copies the text with a mark before it and, by Metaspace, in place of spaces. Only the last step but one
+ * uses the copy at a time: ByteLevel is the last, and Metaspace is refused twice. */
 static int mark_spaces(tern__encoding *e, const tern__split *split, const char **text, size_t *bytes,
                        bool is_first)
 {

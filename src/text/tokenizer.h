@@ -1,6 +1,6 @@
 /* tokenizer.h - a tokenizer as its file describes it, in the order in which a text passes through it: added
- * tokens are cut out, the rest is normalized and split into words, the model makes tokens of each word, and the
- * post_processor puts others around them. */
+ * tokens are cut out, the rest is normalized and split into words, the model makes tokens of each word, and
+ * the post_processor puts others around them. */
 #ifndef TERN_SRC_TEXT_TOKENIZER_H
 #define TERN_SRC_TEXT_TOKENIZER_H
 

@@ -1,14 +1,14 @@
 /* train.c - learns byte-level BPE, with the results of tokenizers' BpeTrainer.
  *
- * The words of all texts are counted. Each starts as its bytes. Of all pairs of neighbours the most frequent one, or
- * of equally frequent ones the one with the lowest ids, becomes a token in all words that have it, which changes the
- * counts of the pairs beside it; and so on until the vocabulary is full.
+ * The words of all texts are counted. Each starts as its bytes. Of all pairs of neighbours the most frequent
+ * one, or of equally frequent ones the one with the lowest ids, becomes a token in all words that have it,
+ * which changes the counts of the pairs beside it; and so on until the vocabulary is full.
  *
- * A queue has entries of a pair, its count when it was queued, and the words in which it had been found since the
- * pair was queued before. A count that is no longer true is put right when the entry comes out, and the entry goes
- * back. If a token is made in two ways ("ab" + "c" and "a" + "bc"), a pair with it may be queued again, and is then
- * merged twice, each time in the words of one entry; the later merge counts. All this is BpeTrainer's, and decides
- * which merges result. */
+ * A queue has entries of a pair, its count when it was queued, and the words in which it had been found
+ * since the pair was queued before. A count that is no longer true is put right when the entry comes out,
+ * and the entry goes back. If a token is made in two ways ("ab" + "c" and "a" + "bc"), a pair with it may be
+ * queued again, and is then merged twice, each time in the words of one entry; the later merge counts. All
+ * this is BpeTrainer's, and decides which merges result. */
 #include "text/gpt2.h"
 #include "text/regex.h"
 #include "text/vocabulary.h"
@@ -102,7 +102,8 @@ static size_t pair_slot(const trainer *t, int32_t left, int32_t right)
     return slot;
 }
 
-/* Makes a table of twice the slots, all of them free, unless less than half of them are used. The caller fills it. */
+/* Makes a table of twice the slots, all of them free, unless less than half of them are used. The caller
+ * fills it. */
 static int slots_double(uint32_t **slots, size_t *count, size_t used, bool *is_new, tern_error *err)
 {
     *is_new = 2 * (used + 1) > *count;
@@ -480,8 +481,6 @@ static int opts_check(const tern_tokenizer_train_opts *o, tern_error *err)
                                "%lld texts, %lld files, %lld special tokens, min_frequency %lld",
                                (long long)o->text_count, (long long)o->file_count,
                                (long long)o->special_count, (long long)o->min_frequency);
-    if (o->text_count + o->file_count == 0)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "there is no text");
     int64_t least = 256 + o->special_count;
     if (o->vocab_size < least || o->vocab_size > TERN__VOCABULARY_MOST)
         return tern__error_set(err, FUNC, TERN_E_RANGE,

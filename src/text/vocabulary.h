@@ -19,8 +19,8 @@ typedef struct tern__vocabulary {
 
 #define TERN__VOCABULARY_MOST (1 << 22) /* tokens */
 
-/* Adds a token. The first one of several with the same text keeps it. E_FORMAT: the id has another token, or is
- * not in [0, 2^22); E_MEMORY. */
+/* Adds a token. The first one of several with the same text keeps it. E_FORMAT: the id has another token, or
+ * is not in [0, 2^22); E_MEMORY. */
 int tern__vocabulary_add(tern__vocabulary *vocabulary, const char *text, size_t bytes, int64_t id,
                          const char *whose, const char *func, tern_error *err);
 /* Returns the token's id, or -1. */

@@ -1,5 +1,5 @@
-/* test_token_data.c - files of tokens in both formats and widths: their windows, also through a loader, a distributed
- * sampler and a resumed run; files that are not finished, and ids that do not fit. */
+/* test_token_data.c - files of tokens in both formats and widths: their windows, also through a loader, a
+ * distributed sampler and a resumed run; files that are not finished, and ids that do not fit. */
 #include "check.h"
 #include "ledger.h"
 

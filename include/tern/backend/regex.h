@@ -14,8 +14,8 @@ typedef struct tern_regex_backend {
     int abi;     /* TERN_REGEX_ABI */
     size_t size; /* sizeof(tern_regex_backend) of the plug-in's build: members beyond it are absent */
     const char *name;
-    /* Compiles an expression in Perl's syntax on UTF-8, whose ^ and $ are the ends of lines. Returns NULL with
-     * a reason in why[0..why_size). */
+    /* Compiles an expression in Perl's syntax on UTF-8, whose ^ and $ are the ends of lines. Returns NULL
+     * with a reason in why[0..why_size). */
     void *(*compile)(const char *pattern, size_t bytes, char *why, size_t why_size);
     void (*free)(void *expression);
     void *(*matcher_new)(void); /* returns NULL if there is no memory */
