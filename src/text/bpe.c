@@ -8,6 +8,7 @@
 #include "text/tokenizer.h"
 
 #include "base/text.h"
+#include "checkpoint/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,89 +43,138 @@ static const tern__merge *merge_find(const tern__bpe *bpe, int32_t left, int32_t
     return merge->pair == NO_PAIR ? NULL : merge;
 }
 
-/* ---- reading ---- */
+/* ---- reading: without cJSON, whose strings end at U+0000 ---- */
 
-/* Finds the two tokens of a merge, "a b" or ["a", "b"]. */
-static bool merge_read(const cJSON *merge, const char *part[2], size_t bytes[2])
-{
-    const char *text = cJSON_GetStringValue(merge), *space = text ? strchr(text, ' ') : NULL;
-    if (space) {
-        part[0] = text, part[1] = space + 1;
-        bytes[0] = (size_t)(space - text), bytes[1] = strlen(space + 1);
-        return !strchr(space + 1, ' ');
-    }
-    const cJSON *left = cJSON_IsArray(merge) ? merge->child : NULL, *right = left ? left->next : NULL;
-    if (!cJSON_IsString(left) || !cJSON_IsString(right) || right->next) return false;
-    for (int i = 0; i < 2; i++) {
-        part[i] = cJSON_GetStringValue(i ? right : left);
-        bytes[i] = strlen(part[i]);
-    }
-    return true;
-}
+/* Reads one of the model's two lists. */
+typedef struct list_reading {
+    tern_tokenizer *t;
+    const char *name;   /* "vocab", then "merges" */
+    uint32_t rank;      /* of the next merge      */
+    tern_text parts[3]; /* of a merge: its two tokens and what they make; of the vocabulary: a token */
+} list_reading;
 
-/* Adds merge `rank`; a later merge of the same pair replaces an earlier one. */
-static int merge_add(tern_tokenizer *t, const cJSON *merge, uint32_t rank, tern_text *joined,
-                     const char *path, const char *func, tern_error *err)
+/* Decodes a string of the file. */
+static int slice_read(tern__json_slice slice, tern_text *to, const char *func, tern_error *err)
 {
-    const char *part[2];
-    size_t bytes[2];
-    char quote[TERN__QUOTE_TEXT];
-    int32_t ids[3] = {-1, -1, -1};
-    if (!merge_read(merge, part, bytes))
-        return tern__error_set(err, func, TERN_E_FORMAT, "%s: model: merge %u is not two tokens", path, rank);
-    joined->bytes = 0;
-    for (int i = 0; i < 2; i++) {
-        ids[i] = tern__vocabulary_find(&t->model, part[i], bytes[i]);
-        if (tern__text_add(joined, part[i], bytes[i], func, err)) return TERN_E_MEMORY;
-    }
-    ids[2] = tern__vocabulary_find(&t->model, joined->text, joined->bytes);
-    for (int i = 0; i < 3; i++)
-        if (ids[i] < 0)
-            return tern__error_set(err, func, TERN_E_FORMAT,
-                                   "%s: model: merge %u: token %s is not in the vocabulary", path, rank,
-                                   i < 2 ? tern__quote(part[i], bytes[i], quote)
-                                         : tern__quote(joined->text, joined->bytes, quote));
-    uint64_t pair = pair_of(ids[0], ids[1]);
-    t->bpe.merges[merge_slot(&t->bpe, pair)] = (tern__merge){pair, rank, ids[2]};
+    to->bytes = 0;
+    if (tern__text_reserve(to, slice.bytes, func, err)) return TERN_E_MEMORY;
+    to->bytes = tern__json_unescape(slice, to->text);
     return TERN_OK;
 }
 
-static int merges_parse(tern_tokenizer *t, const cJSON *model, const char *path, const char *func,
-                        tern_error *err)
+static int token_read(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(model, "merges");
-    if (!cJSON_IsArray(list))
+    list_reading *r = ctx;
+    int64_t id;
+    int status = slice_read(key, &r->parts[0], json->func, err);
+    if (!status) status = tern__json_count(json, &id, err);
+    if (status) return status;
+    return tern__vocabulary_add(&r->t->model, r->parts[0].text, r->parts[0].bytes, id, json->what, json->func,
+                                err);
+}
+
+static int merge_refuse(const tern__json *json, uint32_t rank, tern_error *err)
+{
+    return tern__error_set(err, json->func, TERN_E_FORMAT, "%s: merge %u is not two tokens", json->what,
+                           rank);
+}
+
+/* Reads "a b". */
+static int merge_split(const tern__json *json, list_reading *r, tern_error *err)
+{
+    tern_text *both = &r->parts[2];
+    const char *space = memchr(both->text, ' ', both->bytes);
+    size_t left = space ? (size_t)(space - both->text) : 0, right = space ? both->bytes - left - 1 : 0;
+    if (!left || !right || memchr(space + 1, ' ', right)) return merge_refuse(json, r->rank, err);
+    r->parts[0].bytes = r->parts[1].bytes = 0;
+    if (tern__text_add(&r->parts[0], both->text, left, json->func, err)) return TERN_E_MEMORY;
+    return tern__text_add(&r->parts[1], space + 1, right, json->func, err);
+}
+
+/* Reads ["a", "b"]. */
+static int merge_read_pair(tern__json *json, list_reading *r, tern_error *err)
+{
+    tern__json_slice part;
+    for (int i = 0; i < 2; i++) {
+        int status = i ? tern__json_expect(json, ',', err) : TERN_OK;
+        if (!status) status = tern__json_string(json, &part, err);
+        if (!status) status = slice_read(part, &r->parts[i], json->func, err);
+        if (status) return status;
+    }
+    return tern__json_expect(json, ']', err);
+}
+
+/* A later merge of the same pair replaces an earlier one. */
+static int merge_read(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
+{
+    list_reading *r = ctx;
+    tern__json_slice both;
+    char quote[TERN__QUOTE_TEXT];
+    int32_t ids[3];
+    int status;
+    (void)key;
+    if (tern__json_take(json, '['))
+        status = merge_read_pair(json, r, err);
+    else {
+        status = tern__json_string(json, &both, err);
+        if (!status) status = slice_read(both, &r->parts[2], json->func, err);
+        if (!status) status = merge_split(json, r, err);
+    }
+    if (status) return status;
+    r->parts[2].bytes = 0;
+    for (int i = 0; i < 2; i++)
+        if (tern__text_add(&r->parts[2], r->parts[i].text, r->parts[i].bytes, json->func, err))
+            return TERN_E_MEMORY;
+    for (int i = 0; i < 3; i++) {
+        ids[i] = tern__vocabulary_find(&r->t->model, r->parts[i].text, r->parts[i].bytes);
+        if (ids[i] < 0)
+            return tern__error_set(err, json->func, TERN_E_FORMAT,
+                                   "%s: merge %u: token %s is not in the vocabulary", json->what, r->rank,
+                                   tern__quote(r->parts[i].text, r->parts[i].bytes, quote));
+    }
+    uint64_t pair = pair_of(ids[0], ids[1]);
+    r->t->bpe.merges[merge_slot(&r->t->bpe, pair)] = (tern__merge){pair, r->rank++, ids[2]};
+    return TERN_OK;
+}
+
+static int model_read(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
+{
+    list_reading *r = ctx;
+    if (!tern__json_is(key, r->name)) return tern__json_skip(json, err);
+    return *r->name == 'v' ? tern__json_object(json, token_read, r, err)
+                           : tern__json_array(json, merge_read, r, err);
+}
+
+static int root_read(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
+{
+    return tern__json_is(key, "model") ? tern__json_object(json, model_read, ctx, err)
+                                       : tern__json_skip(json, err);
+}
+
+static int lists_parse(tern_tokenizer *t, const cJSON *model, const char *path, const char *func,
+                       tern_error *err)
+{
+    const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(model, "vocab"),
+                *merges = cJSON_GetObjectItemCaseSensitive(model, "merges");
+    list_reading r = {.t = t};
+    if (!cJSON_IsObject(vocab))
+        return tern__error_set(err, func, TERN_E_FORMAT, "%s: model: \"vocab\" is not an object", path);
+    if (!cJSON_IsArray(merges))
         return tern__error_set(err, func, TERN_E_FORMAT, "%s: model: \"merges\" is not a list", path);
-    size_t count = (size_t)cJSON_GetArraySize(list);
+    size_t count = (size_t)cJSON_GetArraySize(merges);
     for (t->bpe.merge_slots = 16; t->bpe.merge_slots < 2 * count; t->bpe.merge_slots *= 2) {
     }
     t->bpe.merges = tern__alloc(t->bpe.merge_slots * sizeof(*t->bpe.merges), func, err);
     if (!t->bpe.merges) return TERN_E_MEMORY;
     for (size_t i = 0; i < t->bpe.merge_slots; i++) t->bpe.merges[i].pair = NO_PAIR;
-    tern_text joined = {0};
-    uint32_t rank = 0;
     int status = TERN_OK;
-    for (const cJSON *merge = list->child; merge && !status; merge = merge->next)
-        status = merge_add(t, merge, rank++, &joined, path, func, err);
-    tern_text_free(&joined);
-    return status;
-}
-
-static int vocabulary_parse(tern_tokenizer *t, const cJSON *model, const char *path, const char *func,
-                            tern_error *err)
-{
-    const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(model, "vocab");
-    if (!cJSON_IsObject(vocab))
-        return tern__error_set(err, func, TERN_E_FORMAT, "%s: model: \"vocab\" is not an object", path);
-    for (const cJSON *token = vocab->child; token; token = token->next) {
-        if (!cJSON_IsNumber(token) || token->valuedouble != (double)token->valueint)
-            return tern__error_set(err, func, TERN_E_FORMAT, "%s: model: the id of a token is not an integer",
-                                   path);
-        if (tern__vocabulary_add(&t->model, token->string, strlen(token->string), token->valueint, path, func,
-                                 err))
-            return TERN_E_FORMAT;
+    for (int list = 0; list < 2 && !status; list++) {
+        tern__json json = {.text = t->json, .bytes = t->json_bytes, .what = path, .func = func};
+        r.name = list ? "merges" : "vocab";
+        status = tern__json_object(&json, root_read, &r, err);
     }
-    return TERN_OK;
+    for (int i = 0; i < 3; i++) tern_text_free(&r.parts[i]);
+    return status;
 }
 
 /* Finds the ids of single bytes. */
@@ -155,9 +205,8 @@ int tern__bpe_parse(tern_tokenizer *t, const cJSON *model, const char *path, con
     t->bpe.byte_fallback = tern__part_bool(model, "byte_fallback", false);
     t->bpe.fuse_unk = tern__part_bool(model, "fuse_unk", false);
     t->bpe.ignore_merges = tern__part_bool(model, "ignore_merges", false);
-    int status = vocabulary_parse(t, model, path, func, err);
-    if (!status) status = merges_parse(t, model, path, func, err);
-    if (status) return tern__is_set(err) ? err->code : status;
+    int status = lists_parse(t, model, path, func, err);
+    if (status) return status;
     byte_ids_find(t);
     t->bpe.unk = unk ? tern__vocabulary_find(&t->model, unk, strlen(unk)) : -1;
     if (unk && *unk && t->bpe.unk < 0)

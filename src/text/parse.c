@@ -186,11 +186,7 @@ static int parts_parse(tern_tokenizer *t, const cJSON *root, const char *path, c
 tern_tokenizer *tern__tokenizer_parse(char *json, size_t bytes, const char *path, const char *func,
                                       tern_error *err)
 {
-    /* cJSON's strings end with a 0. */
-    bool has_zero = memmem(json, bytes, "\\u0000", 6) != NULL;
-    if (has_zero)
-        tern__error_set(err, func, TERN_E_FORMAT, "%s: tern does not have tokens with U+0000", path);
-    cJSON *root = has_zero ? NULL : tern__config_parse(json, bytes, path, func, err);
+    cJSON *root = tern__config_parse(json, bytes, path, func, err);
     tern_tokenizer *t = root ? tern__alloc(sizeof(*t), func, err) : NULL;
     if (!t) {
         cJSON_Delete(root);
