@@ -35,6 +35,8 @@
 #include <tern/stats.h>
 #include <tern/image.h>
 #include <tern/data.h>
+#include <tern/tokenizer.h>
+#include <tern/token_data.h>
 #include <tern/augment.h>
 #include <tern/image_data.h>
 #include <tern/volume.h>

@@ -11,6 +11,7 @@
 #include <tern/backend/image.h>
 #include <tern/backend/mpi.h>
 #include <tern/backend/nifti.h>
+#include <tern/backend/regex.h>
 #include <tern/backend/topology.h>
 #include <tern/backend/transport.h>
 
@@ -20,9 +21,13 @@
 static const struct {
     const char *name, *file, *symbol;
 } plugins[] = {
-    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL}, {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL},
-    {"png", "tern_png.so", TERN_IMAGE_SYMBOL},        {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
-    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
+    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL},
+    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL},
+    {"png", "tern_png.so", TERN_IMAGE_SYMBOL},
+    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
+    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},
+    {"regex", "tern_regex.so", TERN_REGEX_SYMBOL},
+    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
 };
 
 static void print_missing(const char *name, const tern_error *why)

@@ -29,7 +29,7 @@ static const char *package_of(const char *file)
         {"tern_png.so", "libpng-dev"},         {"tern_tiff.so", "libtiff-dev"},
         {"tern_nifti.so", "libnifti-dev"},     {"tern_topology.so", "libhwloc-dev"},
         {"tern_openmpi.so", "libopenmpi-dev"}, {"tern_mpich.so", "libmpich-dev"},
-        {"tern_gloo.so", "libgloo-dev"},
+        {"tern_gloo.so", "libgloo-dev"},       {"tern_regex.so", "libpcre2-dev"},
     };
     for (size_t i = 0; i < TERN__COUNT(all); i++)
         if (!strcmp(file, all[i].file)) return all[i].package;

@@ -12,8 +12,7 @@
 
 #define CONFIG_MOST (64 << 20)
 
-/* Returns the file's text with a 0 at its end. */
-static char *config_text(const char *path, size_t *bytes, const char *func, tern_error *err)
+char *tern__config_load(const char *path, size_t *bytes, const char *func, tern_error *err)
 {
     struct stat about;
     char *text = NULL;
@@ -33,11 +32,8 @@ static char *config_text(const char *path, size_t *bytes, const char *func, tern
     return text;
 }
 
-cJSON *tern__config_read(const char *path, const char *func, tern_error *err)
+cJSON *tern__config_parse(const char *text, size_t bytes, const char *path, const char *func, tern_error *err)
 {
-    size_t bytes;
-    char *text = config_text(path, &bytes, func, err);
-    if (!text) return NULL;
     const char *end = text;
     cJSON *object =
         tern__utf8_check(text, bytes) < 0 ? cJSON_ParseWithLengthOpts(text, bytes + 1, &end, true) : NULL;
@@ -49,6 +45,14 @@ cJSON *tern__config_read(const char *path, const char *func, tern_error *err)
         cJSON_Delete(object);
         object = NULL;
     }
+    return object;
+}
+
+cJSON *tern__config_read(const char *path, const char *func, tern_error *err)
+{
+    size_t bytes;
+    char *text = tern__config_load(path, &bytes, func, err);
+    cJSON *object = text ? tern__config_parse(text, bytes, path, func, err) : NULL;
     tern__free(text);
     return object;
 }

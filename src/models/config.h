@@ -12,7 +12,14 @@ typedef struct tern__config {
     tern_error *err;
 } tern__config;
 
-/* Reads a JSON file of one object, up to 64 MiB. The caller frees it (cJSON_Delete). NULL: E_IO, E_FORMAT. */
+/* Returns the text of a file of up to 64 MiB with a 0 at its end; the caller frees it (tern__free). NULL:
+ * E_IO, E_FORMAT: it is longer. */
+char *tern__config_load(const char *path, size_t *bytes, const char *func, tern_error *err);
+/* Reads a text, which has a 0 at its end, as a JSON object; the caller frees it (cJSON_Delete). NULL:
+ * E_FORMAT. */
+cJSON *tern__config_parse(const char *text, size_t bytes, const char *path, const char *func,
+                          tern_error *err);
+/* Both together. */
 cJSON *tern__config_read(const char *path, const char *func, tern_error *err);
 
 /* Read a field into *to. One that is missing or null leaves *to as it is, or is E_FORMAT if `needed`. A field

@@ -386,6 +386,58 @@ static void idx_open(const void *opts, tern_error *err)
     tern_dataset_free(tern_idx_open(images, labels, opts, err));
 }
 
+static void token_dataset_open(const void *opts, tern_error *err)
+{
+    int32_t ids[1025] = {0};
+    char path[64];
+    tern_error own = {0};
+    snprintf(path, sizeof(path), "%s/tokens.bin", folder);
+    tern_token_writer *writer = tern_token_writer_open(path, 1, &own);
+    tern_token_writer_write(writer, ids, TERN__COUNT(ids), &own);
+    tern_token_writer_close(writer, &own);
+    assert_ok(own);
+    tern_dataset_free(tern_token_dataset_open(path, opts, err));
+}
+
+static void tokenizer_train(const void *opts, tern_error *err)
+{
+    tern_tokenizer_free(tern_tokenizer_train(opts, err));
+    if (!has_part("regex") && strstr(err->text, "plug-in")) *err = (tern_error){0};
+}
+
+/* A tokenizer that needs no plug-in. */
+static tern_tokenizer *plain_tokenizer(void)
+{
+    char path[64];
+    tern_error err = {0};
+    snprintf(path, sizeof(path), "%s/tokenizer.json", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}", file);
+    fclose(file);
+    tern_tokenizer *tokenizer = tern_tokenizer_open(folder, &err);
+    assert_ok(err);
+    return tokenizer;
+}
+
+static void tokenizer_encode(const void *opts, tern_error *err)
+{
+    tern_token_ids ids = {0};
+    tern_tokenizer *tokenizer = plain_tokenizer();
+    tern_tokenizer_encode(tokenizer, "", 0, opts, &ids, err);
+    tern_token_ids_free(&ids);
+    tern_tokenizer_free(tokenizer);
+}
+
+static void tokenizer_decode(const void *opts, tern_error *err)
+{
+    tern_text text = {0};
+    tern_tokenizer *tokenizer = plain_tokenizer();
+    tern_tokenizer_decode(tokenizer, NULL, 0, opts, &text, err);
+    tern_text_free(&text);
+    tern_tokenizer_free(tokenizer);
+}
+
 static void augment_new(const void *opts, tern_error *err)
 {
     tern_dataset_free(tern_augment_new(samples, opts, err));
@@ -572,6 +624,10 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(join, ddp_join)                                                                                        \
     X(data_parallel, data_parallel_new)                                                                      \
     X(idx, idx_open)                                                                                         \
+    X(token_dataset, token_dataset_open)                                                                     \
+    X(tokenizer_train, tokenizer_train)                                                                      \
+    X(encode, tokenizer_encode)                                                                              \
+    X(decode, tokenizer_decode)                                                                              \
     X(augment, augment_new)                                                                                  \
     X(patches, patches_new)                                                                                  \
     X(window, sliding_window)                                                                                \

@@ -1,0 +1,223 @@
+/* encode.c - a text passes through the stages of a tokenizer; many texts on several threads. */
+#include "text/tokenizer.h"
+
+#include "base/cores.h"
+#include "base/opts.h"
+#include "base/text.h"
+#include "base/thread.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define FUNC       "tern_tokenizer_encode"
+#define FUNC_BATCH "tern_tokenizer_encode_batch"
+
+enum { THREADS_MOST = 256 };
+
+/* ---- ids ---- */
+
+int tern__ids_add(tern_token_ids *ids, int32_t id, const char *func, tern_error *err)
+{
+    size_t room = (size_t)ids->room;
+    int status = tern__array_reserve(&ids->ids, &room, (size_t)ids->count + 1, sizeof(*ids->ids), func, err);
+    ids->room = (int64_t)room;
+    if (!status) ids->ids[ids->count++] = id;
+    return status;
+}
+
+void tern_token_ids_free(tern_token_ids *ids)
+{
+    if (!ids) return;
+    tern__free(ids->ids);
+    *ids = (tern_token_ids){0};
+}
+
+/* ---- what a call uses ---- */
+
+static bool needs_matcher(const tern_tokenizer *t)
+{
+    bool needs = t->word_begin != NULL;
+    for (size_t i = 0; i < t->split_count; i++) needs |= t->splits[i].regex != NULL;
+    for (size_t i = 0; i < t->normalizer_count; i++) needs |= t->normalizers[i].regex != NULL;
+    return needs;
+}
+
+tern__encoding *tern__encoding_open(const tern_tokenizer *t, const char *func, tern_error *err)
+{
+    tern__scratch_pool *pool = (tern__scratch_pool *)&t->pool; /* the one thing in a tokenizer that changes */
+    tern__encoding *e = tern__scratch_pool_take(pool, sizeof(*e), func, err);
+    if (!e) return NULL;
+    e->tokenizer = t;
+    e->func = func;
+    e->err = err;
+    int status = e->words ? TERN_OK : tern__bpe_cache_new(e);
+    if (!status && !e->matcher && needs_matcher(t)) {
+        e->matcher = tern__matcher_new(func, err);
+        if (!e->matcher) status = TERN_E_MEMORY;
+    }
+    if (!status) return e;
+    tern__encoding_free(e);
+    return NULL;
+}
+
+void tern__encoding_close(tern__encoding *e)
+{
+    tern__scratch_pool_give((tern__scratch_pool *)&e->tokenizer->pool, e);
+}
+
+void tern__encoding_free(tern__encoding *e)
+{
+    tern_text *const texts[] = {&e->repaired, &e->normalized, &e->spare, &e->prepended, &e->written};
+    for (size_t i = 0; i < TERN__COUNT(texts); i++) tern_text_free(texts[i]);
+    tern__matcher_free(e->matcher);
+    tern__free(e->words);
+    tern__free(e->symbols);
+    tern__free(e->heap);
+    tern__free(e);
+}
+
+/* ---- one text ---- */
+
+tern_encode_opts tern_encode_defaults(void)
+{
+    return (tern_encode_opts){.size = sizeof(tern_encode_opts), .add_special_tokens = true};
+}
+
+static int encode_words(tern__encoding *e, const char *text, size_t bytes, bool is_first)
+{
+    return tern__split_text(e, 0, text, bytes, is_first);
+}
+
+static int encode_normalized(tern__encoding *e, const char *text, size_t bytes, bool is_first)
+{
+    int status = tern__normalize(e, &text, &bytes);
+    if (status || !bytes) return status;
+    return tern__added_split(e, &e->tokenizer->normalized, e->special_is_text, text, bytes, encode_words,
+                             is_first);
+}
+
+static int encode_around(tern__encoding *e, const tern_token_ids *around, bool wanted)
+{
+    for (int64_t i = 0; wanted && i < around->count; i++)
+        if (tern__ids_add(e->ids, around->ids[i], e->func, e->err)) return TERN_E_MEMORY;
+    return TERN_OK;
+}
+
+static int encode_text(tern__encoding *e, const char *text, size_t bytes, const tern_encode_opts *opts)
+{
+    const tern_tokenizer *t = e->tokenizer;
+    if (bytes && tern__utf8_check(text, bytes) >= 0) {
+        e->repaired.bytes = 0;
+        if (tern__text_add_repaired(&e->repaired, text, bytes, e->func, e->err)) return TERN_E_MEMORY;
+        text = e->repaired.text;
+        bytes = e->repaired.bytes;
+    }
+    e->ids->count = 0;
+    e->special_is_text = opts->encode_special_tokens;
+    int status = encode_around(e, &t->before, opts->add_special_tokens);
+    if (!status && bytes)
+        status = tern__added_split(e, &t->raw, e->special_is_text, text, bytes, encode_normalized, true);
+    if (!status) status = encode_around(e, &t->after, opts->add_special_tokens);
+    return status;
+}
+
+int tern_tokenizer_encode(const tern_tokenizer *tokenizer, const char *text, size_t bytes,
+                          const tern_encode_opts *opts, tern_token_ids *ids, tern_error *err)
+{
+    tern_encode_opts own = tern_encode_defaults();
+    tern_error why = {0};
+    if (tern__is_set(err)) return err->code;
+    if (tern__need(tokenizer, "tokenizer", FUNC, err) || (bytes && tern__need(text, "text", FUNC, err)) ||
+        tern__need(ids, "ids", FUNC, err))
+        return TERN_E_INVALID;
+    int status = tern__opts_read(&own, sizeof(own), opts, FUNC, &why);
+    tern__encoding *e = status ? NULL : tern__encoding_open(tokenizer, FUNC, &why);
+    if (e) {
+        e->ids = ids;
+        encode_text(e, text, bytes, &own);
+        tern__encoding_close(e);
+    }
+    if (!why.code) return TERN_OK;
+    return tern__error_set(err, FUNC, why.code, "%s", why.text);
+}
+
+/* ---- many texts ---- */
+
+typedef struct batch {
+    const tern_tokenizer *tokenizer;
+    const char *const *texts;
+    const size_t *bytes;
+    int64_t count;
+    tern_encode_opts opts;
+    tern_token_ids *ids;
+    _Atomic(int64_t) next;
+    atomic_bool failed;
+    pthread_mutex_t lock;
+    tern_error err; /* the first one, under the lock */
+} batch;
+
+/* Encodes texts until none is left. Each thread takes the next one, since their lengths differ. */
+static void *batch_work(void *arg)
+{
+    batch *b = arg;
+    tern_error err = {0};
+    tern__encoding *e = tern__encoding_open(b->tokenizer, FUNC_BATCH, &err);
+    while (e && !err.code && !atomic_load(&b->failed)) {
+        int64_t i = atomic_fetch_add(&b->next, 1);
+        if (i >= b->count) break;
+        e->ids = &b->ids[i];
+        encode_text(e, b->texts[i], b->bytes[i], &b->opts);
+    }
+    if (e) tern__encoding_close(e);
+    if (!err.code) return NULL;
+    atomic_store(&b->failed, true);
+    pthread_mutex_lock(&b->lock);
+    tern__error_set(&b->err, FUNC_BATCH, err.code, "%s", err.text);
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+static int batch_threads(const tern_encode_opts *opts, int64_t count)
+{
+    cpu_set_t cores;
+    int threads = opts->threads ? opts->threads : tern__cores_get(&cores) == 0 ? CPU_COUNT(&cores) : 1;
+    return (int)TERN__MIN((int64_t)TERN__MIN(threads, THREADS_MOST), TERN__MAX(count, 1));
+}
+
+/* The calling thread is one of the threads. If another one cannot be started, the rest do its work. */
+static void batch_encode(batch *b)
+{
+    pthread_t threads[THREADS_MOST];
+    int wanted = batch_threads(&b->opts, b->count), started = 0;
+    while (started + 1 < wanted && !tern__thread_new(&threads[started], NULL, batch_work, b)) started++;
+    batch_work(b);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+}
+
+int tern_tokenizer_encode_batch(const tern_tokenizer *tokenizer, const char *const *texts,
+                                const size_t *bytes, int64_t count, const tern_encode_opts *opts,
+                                tern_token_ids *ids, tern_error *err)
+{
+    batch b = {.tokenizer = tokenizer,
+               .texts = texts,
+               .bytes = bytes,
+               .count = count,
+               .opts = tern_encode_defaults(),
+               .ids = ids};
+    if (tern__is_set(err)) return err->code;
+    if (tern__need(tokenizer, "tokenizer", FUNC_BATCH, err)) return TERN_E_INVALID;
+    if (tern__opts_read(&b.opts, sizeof(b.opts), opts, FUNC_BATCH, err)) return TERN_E_INVALID;
+    if (count < 0 || b.opts.threads < 0)
+        return tern__error_set(err, FUNC_BATCH, TERN_E_RANGE, "%lld texts on %d threads", (long long)count,
+                               b.opts.threads);
+    if (count && (tern__need(texts, "texts", FUNC_BATCH, err) ||
+                  tern__need(bytes, "bytes", FUNC_BATCH, err) || tern__need(ids, "ids", FUNC_BATCH, err)))
+        return TERN_E_INVALID;
+    for (int64_t i = 0; i < count; i++)
+        if (bytes[i] && tern__need(texts[i], "text", FUNC_BATCH, err)) return TERN_E_INVALID;
+    pthread_mutex_init(&b.lock, NULL);
+    batch_encode(&b);
+    pthread_mutex_destroy(&b.lock);
+    if (!b.err.code) return TERN_OK;
+    return tern__error_set(err, FUNC_BATCH, b.err.code, "%s", b.err.text);
+}

@@ -1,0 +1,209 @@
+/* tokenizer.h - a tokenizer as its file describes it, in the order in which a text passes through it: added
+ * tokens are cut out, the rest is normalized and split into words, the model makes tokens of each word, and
+ * the post_processor puts others around them. */
+#ifndef TERN_SRC_TEXT_TOKENIZER_H
+#define TERN_SRC_TEXT_TOKENIZER_H
+
+#include "data/scratch_pool.h"
+#include "text/bytes.h"
+#include "text/regex.h"
+#include "text/vocabulary.h"
+
+#include <cjson/cJSON.h>
+
+/* ---- added tokens (added_tokens.c) ---- */
+
+typedef struct tern__added_token {
+    int32_t id;
+    char *content; /* as text has it: what has been normalized, if the token is */
+    size_t bytes;
+    bool is_special, single_word, lstrip, rstrip, normalized;
+} tern__added_token;
+
+typedef struct tern__added_tokens {
+    tern__added_token *tokens; /* sorted by their first byte, then longest first */
+    size_t count, room;
+    uint32_t first[257]; /* of the tokens with each first byte */
+} tern__added_tokens;
+
+/* ---- normalizers (normalize.c) ---- */
+
+typedef enum tern__normalizer_kind {
+    TERN__NORMALIZER_PREPEND,
+    TERN__NORMALIZER_REPLACE
+} tern__normalizer_kind;
+
+typedef struct tern__normalizer {
+    tern__normalizer_kind kind;
+    tern__regex *regex; /* what is replaced; NULL: `from` */
+    tern_text from, to;
+} tern__normalizer;
+
+/* ---- pre-tokenizers (split.c) ---- */
+
+typedef enum tern__split_kind {
+    TERN__SPLIT_REGEX,
+    TERN__SPLIT_BYTE_LEVEL,
+    TERN__SPLIT_METASPACE
+} tern__split_kind;
+typedef enum tern__split_behavior {
+    TERN__SPLIT_REMOVED,
+    TERN__SPLIT_ISOLATED,
+    TERN__SPLIT_MERGED_WITH_PREVIOUS,
+    TERN__SPLIT_MERGED_WITH_NEXT,
+    TERN__SPLIT_CONTIGUOUS
+} tern__split_behavior;
+typedef enum tern__prepend_scheme {
+    TERN__PREPEND_NEVER,
+    TERN__PREPEND_FIRST,
+    TERN__PREPEND_ALWAYS
+} tern__prepend_scheme;
+
+typedef struct tern__split {
+    tern__split_kind kind;
+    tern__regex *regex; /* NULL: the text is not split */
+    tern__split_behavior behavior;
+    bool invert;
+    tern__prepend_scheme prepend; /* of a space or of `replacement` */
+    tern_text replacement;        /* of spaces, by Metaspace */
+} tern__split;
+
+/* ---- the model (bpe.c) ---- */
+
+typedef struct tern__merge {
+    uint64_t pair; /* left << 32 | right; UINT64_MAX: free */
+    uint32_t rank;
+    int32_t id; /* of the token that the pair becomes */
+} tern__merge;
+
+typedef struct tern__bpe {
+    tern__merge *merges;   /* a hash table */
+    size_t merge_slots;    /* a power of two */
+    int32_t byte_ids[256]; /* of a byte's character, or of <0x..>; -1: none */
+    int32_t unk;           /* -1: none */
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges;
+} tern__bpe;
+
+/* ---- decoders (decode.c) ---- */
+
+/* What an id is as text, without its neighbours. */
+typedef struct tern__piece {
+    char *text; /* NULL: no token */
+    uint32_t bytes;
+    bool is_byte, is_special; /* is_byte: a byte of a character that has no token */
+} tern__piece;
+
+typedef enum tern__decoder_kind {
+    TERN__DECODER_BYTE_LEVEL,
+    TERN__DECODER_REPLACE,
+    TERN__DECODER_BYTE_FALLBACK,
+    TERN__DECODER_METASPACE
+} tern__decoder_kind;
+
+/* What is done to each token. */
+typedef struct tern__decoder_step {
+    tern__decoder_kind kind;
+    tern_text from, to;
+} tern__decoder_step;
+
+typedef struct tern__decoder {
+    tern__decoder_step *steps;
+    size_t step_count, step_room;
+    tern__piece *pieces; /* by id                                                     */
+    bool byte_level;     /* characters may begin in one token and end in the next     */
+    bool has_blanks;     /* a blank between two tokens: there is no decoder           */
+    bool fuses;          /* what follows is for the text as a whole                   */
+    tern_text strip;     /* removed where the text begins, up to `strip_most` times   */
+    int64_t strip_most;
+    tern_text drop; /* removed from the first token, where it stands for a blank: Metaspace */
+} tern__decoder;
+
+/* ---- all of it ---- */
+
+struct tern_tokenizer {
+    char *json; /* the file, which is saved again */
+    size_t json_bytes;
+    tern__vocabulary model, all;        /* the model's tokens; with the added ones */
+    tern__added_tokens raw, normalized; /* are found in the text; in what the normalizers make of it */
+    tern__normalizer *normalizers;
+    size_t normalizer_count, normalizer_room;
+    tern__split *splits;
+    size_t split_count, split_room;
+    tern__bpe bpe;
+    tern_token_ids before, after; /* what the post_processor puts around a text */
+    tern__decoder decoder;
+    int32_t special[TERN_TOKEN_COUNT];
+    tern__regex *word_begin, *word_end; /* for added tokens that are single words; NULL: there is none */
+    tern__scratch_pool pool;
+};
+
+/* What one call to encode uses. */
+typedef struct tern__encoding {
+    tern__scratch_entry entry;
+    const tern_tokenizer *tokenizer;
+    bool special_is_text;     /* encode_special_tokens */
+    tern__matcher *matcher;   /* NULL: no part has a regular expression */
+    struct tern__word *words; /* a cache of words and their ids */
+    struct tern__symbol *symbols;
+    size_t symbol_room;
+    uint64_t *heap;
+    size_t heap_room;
+    tern_text repaired, normalized, spare, prepended, written;
+    tern_token_ids *ids; /* the caller's */
+    const char *func;
+    tern_error *err;
+} tern__encoding;
+
+/* Makes a tokenizer of a tokenizer.json, which it takes over. `path` is for errors. */
+tern_tokenizer *tern__tokenizer_parse(char *json, size_t bytes, const char *path, const char *func,
+                                      tern_error *err);
+/* Reads a part of the file: a field of `object` into the tokenizer. */
+int tern__normalizer_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
+                           tern_error *err);
+int tern__split_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
+                      tern_error *err);
+int tern__bpe_parse(tern_tokenizer *t, const cJSON *model, const char *path, const char *func,
+                    tern_error *err);
+int tern__decoder_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
+                        tern_error *err);
+int tern__added_parse(tern_tokenizer *t, const cJSON *list, const char *path, const char *func,
+                      tern_error *err);
+int tern__post_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
+                     tern_error *err);
+
+/* "type" of a part, or "". */
+const char *tern__part_type(const cJSON *part);
+bool tern__part_bool(const cJSON *part, const char *name, bool fallback);
+/* A string of a part, or NULL. */
+const char *tern__part_string(const cJSON *part, const char *name);
+/* E_FORMAT "PATH: normalizer NFKC: tern does not have it"; `problem` may be another one. */
+int tern__part_refuse(const char *path, const char *kind, const cJSON *part, const char *problem,
+                      const char *func, tern_error *err);
+/* Compiles the "pattern" of a part, {"Regex": ..} or {"String": ..}; a string may become *plain instead. */
+int tern__pattern_parse(const cJSON *part, const char *kind, tern__regex **regex, tern_text *plain,
+                        const char *path, const char *func, tern_error *err);
+
+int tern__ids_add(tern_token_ids *ids, int32_t id, const char *func, tern_error *err);
+
+/* The stages of a call. Each fails with the encoding's error. */
+int tern__added_split(tern__encoding *e, const tern__added_tokens *added, bool special_is_text,
+                      const char *text, size_t bytes,
+                      int (*rest)(tern__encoding *e, const char *text, size_t bytes, bool is_first),
+                      bool is_first);
+int tern__normalize(tern__encoding *e, const char **text, size_t *bytes);
+int tern__split_text(tern__encoding *e, size_t step, const char *text, size_t bytes, bool is_first);
+int tern__bpe_encode(tern__encoding *e, const char *word, size_t bytes);
+int tern__bpe_cache_new(tern__encoding *e);
+
+/* Gets and gives back what a call uses. */
+tern__encoding *tern__encoding_open(const tern_tokenizer *t, const char *func, tern_error *err);
+void tern__encoding_close(tern__encoding *e);
+void tern__encoding_free(tern__encoding *e);
+int tern__decoder_make(tern_tokenizer *t, const char *func, tern_error *err);
+
+void tern__added_free(tern__added_tokens *added);
+void tern__normalizers_free(tern_tokenizer *t);
+void tern__splits_free(tern_tokenizer *t);
+void tern__decoder_free(tern_tokenizer *t);
+
+#endif
