@@ -113,6 +113,9 @@ static int merge_read(tern__json *json, tern__json_slice key, void *ctx, tern_er
     int32_t ids[3];
     int status;
     (void)key;
+    if (2 * (size_t)r->rank >= r->t->bpe.merge_slots) /* the first list was counted */
+        return tern__error_set(err, json->func, TERN_E_FORMAT, "%s: there are two lists of merges",
+                               json->what);
     if (tern__json_take(json, '['))
         status = merge_read_pair(json, r, err);
     else {

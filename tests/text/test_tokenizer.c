@@ -319,6 +319,9 @@ static void refused_files(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}",
          "merge 0 is not two tokens"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]}}", "expected a string"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"a a\"],"
+         "\"merges\":[\"a a\",\"a a\",\"a a\",\"a a\",\"a a\",\"a a\",\"a a\",\"a a\"]}}",
+         "there are two lists of merges"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}",
          "merge 0: token \"b\" is not in the vocabulary"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
