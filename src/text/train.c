@@ -57,7 +57,7 @@ typedef struct train_merge {
 typedef struct trainer {
     tern_tokenizer_train_opts opts;
     tern__regex *regex;
-    tern__matcher *matcher;
+    tern__regex_matcher *matcher;
     tern_text bytes; /* of all words */
     train_word *words;
     size_t word_count, word_room;
@@ -463,7 +463,7 @@ static void trainer_free(trainer *t)
     for (size_t i = 0; i < TERN__COUNT(arrays); i++) tern__free(arrays[i]);
     tern_text_free(&t->bytes);
     tern__vocabulary_free(&t->vocabulary);
-    tern__matcher_free(t->matcher);
+    tern__regex_matcher_free(t->matcher);
     tern__regex_free(t->regex);
 }
 
@@ -508,7 +508,7 @@ tern_tokenizer *tern_tokenizer_train(const tern_tokenizer_train_opts *opts, tern
     int status = tern__opts_read(&t.opts, sizeof(t.opts), opts, FUNC, &why);
     if (!status) status = opts_check(&t.opts, &why);
     if (!status) t.regex = tern__regex_new(tern__gpt2_words, strlen(tern__gpt2_words), "words", FUNC, &why);
-    if (t.regex) t.matcher = tern__matcher_new(FUNC, &why);
+    if (t.regex) t.matcher = tern__regex_matcher_new(FUNC, &why);
     if (!status && !t.matcher) status = TERN_E_UNSUPPORTED;
     if (!status) status = texts_count(&t);
     if (!status) status = alphabet_make(&t);
