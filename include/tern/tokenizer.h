@@ -71,10 +71,10 @@ TERN_API void tern_token_ids_free(tern_token_ids *ids);
 
 typedef struct tern_encode_opts {
     size_t size;
-    bool add_special_tokens; /* add what the post_processor puts around a text ("<s>"); default true      */
-    bool encode_special_tokens; /* a special token that is written in the text is text as any other: for texts
-                                   of people whom you do not trust; default false: it becomes that token     */
-    int threads; /* of tern_tokenizer_encode_batch; default 0: one for each core              */
+    bool add_special_tokens;    /* add what the post_processor puts around a text ("<s>"); default true */
+    bool encode_special_tokens; /* special tokens that are written in the text are text, as is safe for
+                                 * what strangers wrote; default false: they become these tokens        */
+    int threads;                /* of tern_tokenizer_encode_batch; default 0: one for each core         */
 } tern_encode_opts;
 TERN_API tern_encode_opts tern_encode_defaults(void);
 

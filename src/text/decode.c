@@ -244,6 +244,7 @@ static int waiting_emit(tern_decode_stream *s, bool all)
     tern_text *w = &s->waiting;
     size_t done = w->bytes, tail = 0;
     bool is_whole = true;
+    if (!w->bytes) return TERN_OK;
     for (size_t back = 1; !all && back <= 3 && back <= w->bytes;
          back++) { /* the begin of a character at the end */
         if (((uint8_t)w->text[w->bytes - back] & 0xc0) == 0x80) continue;
