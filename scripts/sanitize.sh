@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 ./scripts/setup.sh test
-folders="autograd checkpoint comm data"
+folders="autograd checkpoint comm data text"
 # Not run: what repeats another test in another setting, what mostly waits, and with ThreadSanitizer the long ones that have no threads.
 again='_(hosts[23]|debug|bound|delayed)$'
 waits='^comm/(control_network|leaving|lossy|many_elements|reopen)$'
@@ -18,7 +18,7 @@ sanitized() {
     CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}" cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DTERN_WERROR=ON -DTERN_SANITIZE="$1" -DTERN_OPENMP="$2" -DTERN_CUDA=OFF >/dev/null || return
     targets=$(for folder in $folders; do ls tests/$folder/test_*.c; done | sed 's|^tests/\([a-z]*\)/test_\(.*\)\.c$|test_\1_\2|')
     # shellcheck disable=SC2086
-    cmake --build "$build" -j "$(nproc)" --target $targets tern_gloo tern_png tern_nifti || return
+    cmake --build "$build" -j "$(nproc)" --target $targets tern_gloo tern_nifti tern_png tern_regex || return
     ctest --test-dir "$build" --output-on-failure -j $((2 * $(nproc))) -R "^($(echo "$folders" | tr ' ' '|'))/" -E "$3"
 }
 

@@ -49,8 +49,9 @@ TERN_API tern_tokenizer_train_opts tern_tokenizer_train_defaults(void);
 
 /* Learns GPT-2's byte-level BPE. Vocabulary and merges are those of BpeTrainer(initial_alphabet =
  * ByteLevel.alphabet()) with the pre-tokenizer ByteLevel(add_prefix_space = False) for the same texts
- * (train_from_iterator). E_RANGE: a vocabulary below 256 and the special tokens, or above
- * 2^22, a negative count; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
+ * (train_from_iterator). E_RANGE: a vocabulary below 256 and the special tokens, or above 2^22, a negative
+ * count; E_INVALID: a text, path or token that is NULL, an empty token; E_UNSUPPORTED: this build has no
+ * PCRE2; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
 TERN_API tern_tokenizer *tern_tokenizer_train(const tern_tokenizer_train_opts *opts, tern_error *err);
 
 /* Writes a tokenizer.json: byte for byte the one that was opened, or what was trained or read from
@@ -70,10 +71,10 @@ TERN_API void tern_token_ids_free(tern_token_ids *ids);
 
 typedef struct tern_encode_opts {
     size_t size;
-    bool add_special_tokens; /* add what the post_processor puts around a text ("<s>"); default true      */
-    bool encode_special_tokens; /* a special token that is written in the text is text as any other: for texts
-                                   of people whom you do not trust; default false: it becomes that token     */
-    int threads; /* of tern_tokenizer_encode_batch; default 0: one for each core              */
+    bool add_special_tokens;    /* add what the post_processor puts around a text ("<s>"); default true */
+    bool encode_special_tokens; /* special tokens that are written in the text are text, as is safe for
+                                 * what strangers wrote; default false: they become these tokens        */
+    int threads;                /* of tern_tokenizer_encode_batch; default 0: one for each core         */
 } tern_encode_opts;
 TERN_API tern_encode_opts tern_encode_defaults(void);
 

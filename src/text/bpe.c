@@ -113,6 +113,9 @@ static int merge_read(tern__json *json, tern__json_slice key, void *ctx, tern_er
     int32_t ids[3];
     int status;
     (void)key;
+    if (2 * (size_t)r->rank >= r->t->bpe.merge_slots) /* the first list was counted */
+        return tern__error_set(err, json->func, TERN_E_FORMAT, "%s: there are two lists of merges",
+                               json->what);
     if (tern__json_take(json, '['))
         status = merge_read_pair(json, r, err);
     else {
@@ -341,12 +344,12 @@ static int symbols_reserve(tern__encoding *e, size_t count)
 enum { WORD_BYTES = 30, WORD_IDS = 8, WORD_SLOTS = 1 << 15 };
 
 /* A word that is kept. */
-typedef struct tern__word {
+typedef struct tern__kept_word {
     uint8_t bytes, count; /* bytes 0: free */
     char text[WORD_BYTES];
     int32_t ids[WORD_IDS];
-} tern__word;
-_Static_assert(sizeof(tern__word) == TERN__LINE, "a word is a cache line");
+} tern__kept_word;
+_Static_assert(sizeof(tern__kept_word) == TERN__LINE, "a word is a cache line");
 
 static int ids_reserve(tern__encoding *e, size_t more)
 {
@@ -395,7 +398,7 @@ static int word_encode(tern__encoding *e, const char *word, size_t bytes)
 int tern__bpe_encode(tern__encoding *e, const char *word, size_t bytes)
 {
     if (bytes > WORD_BYTES) return word_encode(e, word, bytes);
-    tern__word *kept = &e->words[XXH3_64bits(word, bytes) & (WORD_SLOTS - 1)];
+    tern__kept_word *kept = &e->words[XXH3_64bits(word, bytes) & (WORD_SLOTS - 1)];
     if (kept->bytes == bytes && !memcmp(kept->text, word, bytes)) {
         if (ids_reserve(e, WORD_IDS)) return TERN_E_MEMORY;
         memcpy(e->ids->ids + e->ids->count, kept->ids, sizeof(kept->ids));

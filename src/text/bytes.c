@@ -41,7 +41,7 @@ int tern__text_reserve(tern_text *text, size_t more, const char *func, tern_erro
 int tern__text_add(tern_text *text, const char *more, size_t bytes, const char *func, tern_error *err)
 {
     if (tern__text_reserve(text, bytes, func, err)) return TERN_E_MEMORY;
-    memcpy(text->text + text->bytes, more, bytes);
+    if (bytes) memcpy(text->text + text->bytes, more, bytes);
     text->bytes += bytes;
     text->text[text->bytes] = '\0';
     return TERN_OK;

@@ -143,7 +143,7 @@ static int piece_make(tern_tokenizer *t, int64_t id, tern_text *now, tern_text *
 {
     const tern__decoder *d = &t->decoder;
     const tern__token *token = &t->all.tokens[id];
-    tern__piece *piece = &d->pieces[id];
+    tern__decoded *piece = &d->pieces[id];
     now->bytes = 0;
     int status = tern__text_add(now, token->text, token->bytes, func, err);
     for (size_t i = 0; i < d->step_count && !status && !piece->is_byte; i++) {
@@ -244,6 +244,7 @@ static int waiting_emit(tern_decode_stream *s, bool all)
     tern_text *w = &s->waiting;
     size_t done = w->bytes, tail = 0;
     bool is_whole = true;
+    if (!w->bytes) return TERN_OK;
     for (size_t back = 1; !all && back <= 3 && back <= w->bytes;
          back++) { /* the begin of a character at the end */
         if (((uint8_t)w->text[w->bytes - back] & 0xc0) == 0x80) continue;
@@ -271,7 +272,7 @@ static int run_end(tern_decode_stream *s)
     return status;
 }
 
-static int stream_add_byte(tern_decode_stream *s, const tern__piece *piece)
+static int stream_add_byte(tern_decode_stream *s, const tern__decoded *piece)
 {
     tern_text *w = &s->waiting;
     bool is_whole;
@@ -298,7 +299,7 @@ static int stream_add(tern_decode_stream *s, int32_t id)
 {
     const tern_tokenizer *t = s->tokenizer;
     const tern__decoder *d = &t->decoder;
-    const tern__piece *piece = id >= 0 && id < t->all.size ? &d->pieces[id] : NULL;
+    const tern__decoded *piece = id >= 0 && id < t->all.size ? &d->pieces[id] : NULL;
     if (!piece || !piece->text || (piece->is_special && s->opts.skip_special_tokens)) return TERN_OK;
     bool is_first = !s->has_begun;
     s->has_begun = true;

@@ -52,7 +52,7 @@ tern__encoding *tern__encoding_open(const tern_tokenizer *t, const char *func, t
     e->err = err;
     int status = e->words ? TERN_OK : tern__bpe_cache_new(e);
     if (!status && !e->matcher && needs_matcher(t)) {
-        e->matcher = tern__matcher_new(func, err);
+        e->matcher = tern__regex_matcher_new(func, err);
         if (!e->matcher) status = TERN_E_MEMORY;
     }
     if (!status) return e;
@@ -69,7 +69,7 @@ void tern__encoding_free(tern__encoding *e)
 {
     tern_text *const texts[] = {&e->repaired, &e->normalized, &e->spare, &e->prepended, &e->written};
     for (size_t i = 0; i < TERN__COUNT(texts); i++) tern_text_free(texts[i]);
-    tern__matcher_free(e->matcher);
+    tern__regex_matcher_free(e->matcher);
     tern__free(e->words);
     tern__free(e->symbols);
     tern__free(e->heap);

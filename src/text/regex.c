@@ -24,7 +24,7 @@ struct tern__regex {
     void *expression;
 };
 
-struct tern__matcher {
+struct tern__regex_matcher {
     const tern_regex_backend *plugin;
     void *own;
 };
@@ -258,25 +258,25 @@ void tern__regex_free(tern__regex *regex)
 
 /* ---- finding ---- */
 
-tern__matcher *tern__matcher_new(const char *func, tern_error *err)
+tern__regex_matcher *tern__regex_matcher_new(const char *func, tern_error *err)
 {
     const tern_regex_backend *plugin = regex_plugin("matcher", func, err);
-    tern__matcher *matcher = plugin ? tern__alloc(sizeof(*matcher), func, err) : NULL;
+    tern__regex_matcher *matcher = plugin ? tern__alloc(sizeof(*matcher), func, err) : NULL;
     if (!matcher) return NULL;
-    *matcher = (tern__matcher){plugin, plugin->matcher_new()};
+    *matcher = (tern__regex_matcher){plugin, plugin->matcher_new()};
     if (matcher->own) return matcher;
     tern__free(matcher);
     tern__error_set(err, func, TERN_E_MEMORY, "out of memory: a matcher of %s", plugin->name);
     return NULL;
 }
 
-void tern__matcher_free(tern__matcher *matcher)
+void tern__regex_matcher_free(tern__regex_matcher *matcher)
 {
     if (matcher) matcher->plugin->matcher_free(matcher->own);
     tern__free(matcher);
 }
 
-int tern__regex_find(const tern__regex *regex, tern__matcher *matcher, const char *text, size_t bytes,
+int tern__regex_find(const tern__regex *regex, tern__regex_matcher *matcher, const char *text, size_t bytes,
                      size_t from, size_t at[2], const char *func, tern_error *err)
 {
     char why[192];

@@ -10,7 +10,7 @@
 
 typedef struct tern__regex tern__regex;
 /* What one thread needs to look for matches. */
-typedef struct tern__matcher tern__matcher;
+typedef struct tern__regex_matcher tern__regex_matcher;
 
 /* `whose` names the file and part for errors. E_UNSUPPORTED: no PCRE2, or what has no translation; E_FORMAT:
  * PCRE2 refuses the expression. */
@@ -22,12 +22,12 @@ tern__regex *tern__regex_new_text(const char *text, size_t bytes, const char *wh
 void tern__regex_free(tern__regex *regex);
 
 /* NULL: E_MEMORY, E_UNSUPPORTED. */
-tern__matcher *tern__matcher_new(const char *func, tern_error *err);
-void tern__matcher_free(tern__matcher *matcher);
+tern__regex_matcher *tern__regex_matcher_new(const char *func, tern_error *err);
+void tern__regex_matcher_free(tern__regex_matcher *matcher);
 
 /* Looks for the first match in text[from..bytes). Returns 1 and sets its begin and end; 0: none; or a
  * negative status. */
-int tern__regex_find(const tern__regex *regex, tern__matcher *matcher, const char *text, size_t bytes,
+int tern__regex_find(const tern__regex *regex, tern__regex_matcher *matcher, const char *text, size_t bytes,
                      size_t from, size_t at[2], const char *func, tern_error *err);
 
 #endif

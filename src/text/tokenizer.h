@@ -87,11 +87,11 @@ typedef struct tern__bpe {
 /* ---- decoders (decode.c) ---- */
 
 /* What an id is as text, without its neighbours. */
-typedef struct tern__piece {
+typedef struct tern__decoded {
     char *text; /* NULL: no token */
     uint32_t bytes;
     bool is_byte, is_special; /* is_byte: a byte of a character that has no token */
-} tern__piece;
+} tern__decoded;
 
 typedef enum tern__decoder_kind {
     TERN__DECODER_BYTE_LEVEL,
@@ -109,11 +109,11 @@ typedef struct tern__decoder_step {
 typedef struct tern__decoder {
     tern__decoder_step *steps;
     size_t step_count, step_room;
-    tern__piece *pieces; /* by id                                                     */
-    bool byte_level;     /* characters may begin in one token and end in the next     */
-    bool has_blanks;     /* a blank between two tokens: there is no decoder           */
-    bool fuses;          /* what follows is for the text as a whole                   */
-    tern_text strip;     /* removed where the text begins, up to `strip_most` times   */
+    tern__decoded *pieces; /* by id                                                     */
+    bool byte_level;       /* characters may begin in one token and end in the next     */
+    bool has_blanks;       /* a blank between two tokens: there is no decoder           */
+    bool fuses;            /* what follows is for the text as a whole                   */
+    tern_text strip;       /* removed where the text begins, up to `strip_most` times   */
     int64_t strip_most;
     tern_text drop; /* removed from the first token, where it stands for a blank: Metaspace */
 } tern__decoder;
@@ -141,9 +141,9 @@ struct tern_tokenizer {
 typedef struct tern__encoding {
     tern__scratch_entry entry;
     const tern_tokenizer *tokenizer;
-    bool special_is_text;     /* encode_special_tokens */
-    tern__matcher *matcher;   /* NULL: no part has a regular expression */
-    struct tern__word *words; /* a cache of words and their ids */
+    bool special_is_text;          /* encode_special_tokens */
+    tern__regex_matcher *matcher;  /* NULL: no part has a regular expression */
+    struct tern__kept_word *words; /* a cache of words and their ids */
     struct tern__symbol *symbols;
     size_t symbol_room;
     uint64_t *heap;

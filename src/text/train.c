@@ -57,7 +57,7 @@ typedef struct train_merge {
 typedef struct trainer {
     tern_tokenizer_train_opts opts;
     tern__regex *regex;
-    tern__matcher *matcher;
+    tern__regex_matcher *matcher;
     tern_text bytes; /* of all words */
     train_word *words;
     size_t word_count, word_room;
@@ -463,7 +463,7 @@ static void trainer_free(trainer *t)
     for (size_t i = 0; i < TERN__COUNT(arrays); i++) tern__free(arrays[i]);
     tern_text_free(&t->bytes);
     tern__vocabulary_free(&t->vocabulary);
-    tern__matcher_free(t->matcher);
+    tern__regex_matcher_free(t->matcher);
     tern__regex_free(t->regex);
 }
 
@@ -472,6 +472,13 @@ static void trainer_free(trainer *t)
 tern_tokenizer_train_opts tern_tokenizer_train_defaults(void)
 {
     return (tern_tokenizer_train_opts){.size = sizeof(tern_tokenizer_train_opts), .vocab_size = 30000};
+}
+
+static int list_check(const char *const *list, int64_t count, const char *what, tern_error *err)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (tern__need(list ? list[i] : NULL, what, FUNC, err)) return TERN_E_INVALID;
+    return TERN_OK;
 }
 
 static int opts_check(const tern_tokenizer_train_opts *o, tern_error *err)
@@ -486,17 +493,13 @@ static int opts_check(const tern_tokenizer_train_opts *o, tern_error *err)
         return tern__error_set(err, FUNC, TERN_E_RANGE,
                                "vocab_size is %lld, expected %lld (single bytes and special tokens) to %d",
                                (long long)o->vocab_size, (long long)least, TERN__VOCABULARY_MOST);
-    for (int64_t i = 0; i < o->text_count; i++)
-        if (!o->texts || tern__need(o->texts[i], "text", FUNC, err))
-            return tern__need(o->texts, "texts", FUNC, err), TERN_E_INVALID;
-    for (int64_t i = 0; i < o->file_count; i++)
-        if (!o->files || tern__need(o->files[i], "file", FUNC, err))
-            return tern__need(o->files, "files", FUNC, err), TERN_E_INVALID;
-    for (int64_t i = 0; i < o->special_count; i++) {
-        const char *text = o->special_tokens ? o->special_tokens[i] : NULL;
-        if (tern__need(text, "special token", FUNC, err)) return TERN_E_INVALID;
-        if (!*text) return tern__error_set(err, FUNC, TERN_E_INVALID, "a special token is empty");
-    }
+    if (list_check(o->texts, o->text_count, "text", err) ||
+        list_check(o->files, o->file_count, "path", err) ||
+        list_check(o->special_tokens, o->special_count, "special token", err))
+        return TERN_E_INVALID;
+    for (int64_t i = 0; i < o->special_count; i++)
+        if (!*o->special_tokens[i])
+            return tern__error_set(err, FUNC, TERN_E_INVALID, "special token %lld is empty", (long long)i);
     return TERN_OK;
 }
 
@@ -508,7 +511,7 @@ tern_tokenizer *tern_tokenizer_train(const tern_tokenizer_train_opts *opts, tern
     int status = tern__opts_read(&t.opts, sizeof(t.opts), opts, FUNC, &why);
     if (!status) status = opts_check(&t.opts, &why);
     if (!status) t.regex = tern__regex_new(tern__gpt2_words, strlen(tern__gpt2_words), "words", FUNC, &why);
-    if (t.regex) t.matcher = tern__matcher_new(FUNC, &why);
+    if (t.regex) t.matcher = tern__regex_matcher_new(FUNC, &why);
     if (!status && !t.matcher) status = TERN_E_UNSUPPORTED;
     if (!status) status = texts_count(&t);
     if (!status) status = alphabet_make(&t);

@@ -107,6 +107,8 @@ static void texts_come_back(void **state)
     keep.skip_special_tokens = false;
     tern_decode_stream *stream = tern_decode_stream_new(t, &keep, &err);
     assert_ok(err);
+    tern_tokenizer_decode(t, NULL, 0, &keep, &whole, &err);
+    assert_string_equal(whole.text, "");
     for (int i = 0; i < 100; i++) {
         size_t bytes = random_text(rng, text, ROOM);
         encode(t, text, bytes, &ids);
@@ -285,6 +287,8 @@ static void byte_fallback(void **state)
     tern_tokenizer_decode(t, ids.ids, ids.count, NULL, &text, &err);
     assert_string_equal(text.text, "ab a\xe6\xb5\xb7"
                                    "ab");
+    tern_tokenizer_decode(t, NULL, 0, NULL, &text, &err);
+    assert_string_equal(text.text, "");
     tern_tokenizer_decode(t, want + 4, 2, NULL, &text, &err); /* bytes of which no character comes */
     assert_string_equal(text.text, "\xef\xbf\xbd\xef\xbf\xbd");
     snprintf(byte, sizeof(byte), "<0x%02X>", 0xe6);
@@ -319,6 +323,9 @@ static void refused_files(void **state)
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}",
          "merge 0 is not two tokens"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]}}", "expected a string"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"a a\"],"
+         "\"merges\":[\"a a\",\"a a\",\"a a\",\"a a\",\"a a\",\"a a\",\"a a\",\"a a\"]}}",
+         "there are two lists of merges"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}",
          "merge 0: token \"b\" is not in the vocabulary"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
