@@ -207,6 +207,7 @@ static void open_fixture(fixture *f)
 {
     tern_error err = {0};
     *f = (fixture){.device = tern_device_open("cpu", &err)};
+    tern_device_threads_set(f->device, 1, &err); /* a second thread would only spin on a busy machine */
     f->scope = tern_scope_new(f->device, NULL, &err);
     tern_module_init(&f->inner.base, "scaled", scaled_forward, &err);
     f->inner.scale = tern_parameter_add(&f->inner.base, "scale", TERN_F32, 0, NULL, &err);
@@ -847,6 +848,7 @@ static size_t model_run(const model_case *of, bool is_checkpointed, values *out)
     *out = (values){0};
     tern_rng *rng = tern_rng_new(2, &err);
     tern_device *device = tern_device_open("cpu", &err);
+    tern_device_threads_set(device, 1, &err);
     tern_scope *s = tern_scope_new(device, NULL, &err);
     tern_module *model = of->make(rng, &err);
     assert_ok(err);
@@ -904,6 +906,7 @@ static size_t bytes_of_context(int64_t tokens)
     o.attn_pdrop = 0;
     tern_rng *rng = tern_rng_new(2, &err);
     tern_device *device = tern_device_open("cpu", &err);
+    tern_device_threads_set(device, 1, &err);
     tern_scope *s = tern_scope_new(device, NULL, &err);
     tern_module *model = tern_gpt2_new(&o, rng, &err);
     assert_int_equal(tern_module_checkpoint_set(model, "gpt2_block", true), 2);
