@@ -30,7 +30,6 @@
 extern "C" {
 #endif
 
-typedef struct tern_module tern_module;
 /* A module's forward: returns its result for input x. */
 typedef tern_tensor *(*tern_forward_fn)(tern_module *module, tern_scope *scope, tern_tensor *x);
 

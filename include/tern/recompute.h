@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-typedef struct tern_module tern_module;
+typedef struct tern_module tern_module; /* nn.h */
 
 /* Calls a module like tern_forward, but keeps only x for backward, which computes the call again. Both
  * computations draw the same random numbers from the scope, running statistics
