@@ -22,6 +22,7 @@
 #include <tern/conv.h>
 #include <tern/loss.h>
 #include <tern/function.h>
+#include <tern/recompute.h>
 #include <tern/nn.h>
 #include <tern/transformer.h>
 #include <tern/init.h>

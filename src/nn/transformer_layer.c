@@ -20,12 +20,18 @@ typedef struct transformer_layer {
 
 typedef struct transformer {
     tern_module base;
+    const tern__call_kind *layer; /* of its layers */
     tern_module *layers, *norm;
 } transformer;
 
-/* Inputs of the calls, in this order. */
-enum { SRC, SRC_MASK, SRC_PADDING, ENCODER_INPUTS };
-enum { TGT, MEMORY, TGT_MASK, MEMORY_MASK, TGT_PADDING, MEMORY_PADDING, DECODER_INPUTS };
+/* Inputs of the calls, in this order; an encoder has no memory. */
+enum { X, MEMORY, MASK, MEMORY_MASK, PADDING, MEMORY_PADDING, INPUTS };
+
+/* What else a call is told; begins with its size, as public options do. */
+typedef struct transformer_call {
+    size_t size;
+    bool is_causal, memory_is_causal;
+} transformer_call;
 
 /* ---- a layer ---- */
 
@@ -83,28 +89,41 @@ static tern_multihead_attention_call_opts attention_opts_of(tern_tensor *mask, t
     return o;
 }
 
-static tern_tensor *encoder_layer_call(tern_module *module, tern_scope *s, tern_tensor *const *x,
-                                       const void *opts)
+static tern_tensor *layer_call(tern_module *module, tern_scope *s, tern_tensor *const *x, const void *opts)
 {
-    bool is_causal = opts && ((const tern_transformer_encoder_call_opts *)opts)->is_causal;
-    tern_multihead_attention_call_opts o = attention_opts_of(x[SRC_MASK], x[SRC_PADDING], is_causal);
-    return layer_parts((transformer_layer *)module, s, x[SRC], NULL, &o, NULL);
+    const transformer_call *call = opts;
+    tern_multihead_attention_call_opts of_x = attention_opts_of(x[MASK], x[PADDING], call->is_causal);
+    tern_multihead_attention_call_opts of_memory =
+        attention_opts_of(x[MEMORY_MASK], x[MEMORY_PADDING], call->memory_is_causal);
+    return layer_parts((transformer_layer *)module, s, x[X], x[MEMORY], &of_x, &of_memory);
 }
 
-static tern_tensor *decoder_layer_call(tern_module *module, tern_scope *s, tern_tensor *const *x,
-                                       const void *opts)
+/* ---- a stack: calls its layers with the masks of its own call ---- */
+
+static tern_tensor *stack_call(tern_module *module, tern_scope *s, tern_tensor *const *x, const void *opts)
 {
-    const tern_transformer_decoder_call_opts *o = opts;
-    tern_multihead_attention_call_opts of_tgt =
-        attention_opts_of(x[TGT_MASK], x[TGT_PADDING], o->tgt_is_causal);
-    tern_multihead_attention_call_opts of_memory =
-        attention_opts_of(x[MEMORY_MASK], x[MEMORY_PADDING], o->memory_is_causal);
-    return layer_parts((transformer_layer *)module, s, x[TGT], x[MEMORY], &of_tgt, &of_memory);
+    const transformer *self = (transformer *)module;
+    tern_tensor *inputs[INPUTS], *y = x[X];
+    for (const tern__module_tree *layer = self->layers->tree->children; layer; layer = layer->next) {
+        memcpy(inputs, x, sizeof(inputs));
+        inputs[X] = y;
+        y = tern__forward_inputs(self->layer, layer->module, s, inputs, opts);
+    }
+    return self->norm ? tern_forward(self->norm, s, y) : y;
 }
+
+/* ---- the kinds, each with a forward of its own, by which it is known ---- */
+
+static const transformer_call without_masks = {.size = sizeof(transformer_call)};
 
 static tern_tensor *encoder_layer_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
-    return encoder_layer_call(module, s, (tern_tensor *[ENCODER_INPUTS]){x}, NULL);
+    return layer_call(module, s, (tern_tensor *[INPUTS]){x}, &without_masks);
+}
+
+static tern_tensor *encoder_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    return stack_call(module, s, (tern_tensor *[INPUTS]){x}, &without_masks);
 }
 
 static tern_tensor *memory_is_missing(tern_module *module, tern_scope *s)
@@ -120,67 +139,24 @@ static tern_tensor *decoder_layer_forward(tern_module *module, tern_scope *s, te
     return memory_is_missing(module, s);
 }
 
-static const tern__call_kind encoder_layer_kind = {"tern_transformer_encoder_layer_forward",
-                                                   "transformer_encoder_layer",
-                                                   encoder_layer_forward,
-                                                   encoder_layer_call,
-                                                   .needed = 1,
-                                                   .count = ENCODER_INPUTS};
-static const tern__call_kind decoder_layer_kind = {"tern_transformer_decoder_layer_forward",
-                                                   "transformer_decoder_layer",
-                                                   decoder_layer_forward,
-                                                   decoder_layer_call,
-                                                   .needed = 2,
-                                                   .count = DECODER_INPUTS};
-
-/* ---- a stack: calls its layers with the masks of its own call ---- */
-
-static tern_tensor *stack_call(tern_module *module, tern_scope *s, tern_tensor *const *x, const void *opts,
-                               const tern__call_kind *kind)
-{
-    const transformer *self = (transformer *)module;
-    tern_tensor *inputs[DECODER_INPUTS], *y = x[0];
-    for (const tern__module_tree *layer = self->layers->tree->children; layer; layer = layer->next) {
-        memcpy(inputs, x, (size_t)kind->count * sizeof(*inputs));
-        inputs[0] = y;
-        y = tern__forward_inputs(kind, layer->module, s, inputs, opts);
-    }
-    return self->norm ? tern_forward(self->norm, s, y) : y;
-}
-
-static tern_tensor *encoder_call(tern_module *module, tern_scope *s, tern_tensor *const *x, const void *opts)
-{
-    return stack_call(module, s, x, opts, &encoder_layer_kind);
-}
-
-static tern_tensor *decoder_call(tern_module *module, tern_scope *s, tern_tensor *const *x, const void *opts)
-{
-    return stack_call(module, s, x, opts, &decoder_layer_kind);
-}
-
-static tern_tensor *encoder_forward(tern_module *module, tern_scope *s, tern_tensor *x)
-{
-    return encoder_call(module, s, (tern_tensor *[ENCODER_INPUTS]){x}, NULL);
-}
-
 static tern_tensor *decoder_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     (void)x;
     return memory_is_missing(module, s);
 }
 
-static const tern__call_kind encoder_kind = {"tern_transformer_encoder_forward",
-                                             "transformer_encoder",
-                                             encoder_forward,
-                                             encoder_call,
-                                             .needed = 1,
-                                             .count = ENCODER_INPUTS};
-static const tern__call_kind decoder_kind = {"tern_transformer_decoder_forward",
-                                             "transformer_decoder",
-                                             decoder_forward,
-                                             decoder_call,
-                                             .needed = 2,
-                                             .count = DECODER_INPUTS};
+#define KIND(name, call, needs)                                                                              \
+    static const tern__call_kind name##_kind = {"tern_transformer_" #name "_forward",                        \
+                                                "transformer_" #name,                                        \
+                                                name##_forward,                                              \
+                                                call,                                                        \
+                                                .needed = needs,                                             \
+                                                .count = INPUTS};
+KIND(encoder_layer, layer_call, 1)
+KIND(encoder, stack_call, 1)
+KIND(decoder_layer, layer_call, 2)
+KIND(decoder, stack_call, 2)
+#undef KIND
 
 /* ---- calls from outside ---- */
 
@@ -199,8 +175,9 @@ static tern_tensor *encoder_enter(const tern__call_kind *kind, tern_module *modu
 {
     tern_transformer_encoder_call_opts o = tern_transformer_encoder_call_defaults();
     if (!s || tern__scope_opts(s, &o, sizeof(o), opts, kind->func)) return NULL;
-    tern_tensor *x[ENCODER_INPUTS] = {src, o.src_mask, o.src_key_padding_mask};
-    return tern__forward_inputs(kind, module, s, x, &o);
+    tern_tensor *x[INPUTS] = {[X] = src, [MASK] = o.src_mask, [PADDING] = o.src_key_padding_mask};
+    const transformer_call call = {sizeof(call), .is_causal = o.is_causal};
+    return tern__forward_inputs(kind, module, s, x, &call);
 }
 
 static tern_tensor *decoder_enter(const tern__call_kind *kind, tern_module *module, tern_scope *s,
@@ -209,9 +186,10 @@ static tern_tensor *decoder_enter(const tern__call_kind *kind, tern_module *modu
 {
     tern_transformer_decoder_call_opts o = tern_transformer_decoder_call_defaults();
     if (!s || tern__scope_opts(s, &o, sizeof(o), opts, kind->func)) return NULL;
-    tern_tensor *x[DECODER_INPUTS] = {
+    tern_tensor *x[INPUTS] = {
         tgt, memory, o.tgt_mask, o.memory_mask, o.tgt_key_padding_mask, o.memory_key_padding_mask};
-    return tern__forward_inputs(kind, module, s, x, &o);
+    const transformer_call call = {sizeof(call), o.tgt_is_causal, o.memory_is_causal};
+    return tern__forward_inputs(kind, module, s, x, &call);
 }
 
 tern_tensor *tern_transformer_encoder_layer_forward(tern_module *layer, tern_scope *scope, tern_tensor *src,
@@ -369,6 +347,7 @@ static tern_module *stack_new(const stack *of, tern_module *norm, tern_rng *rng,
         tern__child_drop(norm);
         return NULL;
     }
+    self->layer = of->layer;
     self->layers = tern_module_add(&self->base, "layers", stack_layers_new(of, rng, err), err);
     if (norm) self->norm = tern_module_add(&self->base, "norm", norm, err);
     if (self->layers && (self->norm || !norm)) return &self->base;

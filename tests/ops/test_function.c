@@ -718,8 +718,7 @@ static tern_tensor *blocked_attention(tern_scope *s, tern_tensor *const *x)
 
 static tern_tensor *whole_attention(tern_scope *s, tern_tensor *const *x)
 {
-    tern_tensor *p = tern_softmax(s, tern_matmul(s, x[0], tern_transpose(s, x[1], 0, 1)), 1);
-    return tern_matmul(s, p, x[2]);
+    return tern_matmul(s, tern_softmax(s, tern_matmul(s, x[0], tern_transpose(s, x[1], 0, 1)), 1), x[2]);
 }
 
 typedef tern_tensor *(*attention_fn)(tern_scope *s, tern_tensor *const *x);
@@ -764,12 +763,9 @@ static void a_loop_inside_releases_its_blocks(void **state)
 static int run_blocked(world *w, tern_module *net)
 {
     (void)net;
-    tern_tensor *x[3];
-    for (int i = 0; i < 3; i++) {
-        x[i] = ramp(w->scope, TERN_F64, 2 * QUERIES, FEATURES);
-        if (x[i]) tern_requires_grad_set(x[i], true, NULL);
-    }
-    return backward_and_end(w, tern_sum(w->scope, blocked_attention(w->scope, x)));
+    tern_tensor *x = ramp(w->scope, TERN_F64, 2 * QUERIES, FEATURES);
+    if (x) tern_requires_grad_set(x, true, NULL);
+    return backward_and_end(w, tern_sum(w->scope, blocked_attention(w->scope, (tern_tensor *[]){x, x, x})));
 }
 
 static whole_step blocked_step = {make, run_blocked, 20};
