@@ -40,6 +40,7 @@ int tern__host_start(tern__local_host *host, tern__relay *relay, tern_error *err
 {
     host->sent = 0;
     tern__presence_reset(&host->presence);
+    host->start.cores_are_short = tern__cores_are_short(&host->start.job->launch);
     for (int i = 0; i < host->count; i++) {
         int status = start_rank(host, i, relay, err);
         if (status) return status;

@@ -5,9 +5,11 @@
 #include "run/value.h"
 
 #include "comm/sys.h"
+#include "device/device.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,14 @@ static int put_started(const tern__job *job)
     char text[24];
     snprintf(text, sizeof(text), "%lld", (long long)job->started_ns);
     return setenv(TERN__ENV_STARTED, text, 0);
+}
+
+/* A thread of libgomp that waits for its team spins for milliseconds. On a core that others want, too, it soon
+ * sleeps instead, so that the thread it waits for may run there. */
+static int put_spins(const tern__start *start)
+{
+    if (!start->cores_are_short || getenv("OMP_WAIT_POLICY")) return 0;
+    return setenv("GOMP_SPINCOUNT", "1000", 0);
 }
 
 /* Without a log folder the file is a memfd of the launcher, which vanishes with the job however that ends. */
@@ -84,7 +94,7 @@ static _Noreturn void run_child(const tern__start *start, int local, const tern_
     const tern__job *job = start->job;
     char **argv = NULL;
     if (!tern__launch_enter(&job->launch, local, launcher) && !enter_group(start, local, launcher) &&
-        !redirect_all(&job->launch, local, outputs, write_fds) && !put_started(job) &&
+        !redirect_all(&job->launch, local, outputs, write_fds) && !put_started(job) && !put_spins(start) &&
         !put_error_file(start, local, rank, launcher) && !tern__presence_enter(start->presence, launcher) &&
         !tern__binding_enter(start->binding, local) && !setrlimit(RLIMIT_NOFILE, &start->files) &&
         (argv = make_arguments(job, local)) && !sigprocmask(SIG_SETMASK, start->mask, NULL))
@@ -95,6 +105,30 @@ static _Noreturn void run_child(const tern__start *start, int local, const tern_
 }
 
 /* ---- the launcher ---- */
+
+/* Returns how many threads of the machine run or are ready to, beside this one; 0 if the kernel does not tell. */
+static int running_now(void)
+{
+    char line[4096];
+    int count = 1;
+    FILE *file = fopen("/proc/stat", "re");
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "procs_running %d", &count) != 1) continue;
+    if (file) fclose(file);
+    return count - 1;
+}
+
+/* The fewest that are running in a few moments are those that compute; the others only pass by. */
+bool tern__cores_are_short(const tern__launch *launch)
+{
+    int threads = tern__launch_threads(launch), others = INT_MAX;
+    if (threads < 2) return false;
+    for (int look = 0; look < 4; look++) {
+        others = TERN__MIN(others, running_now());
+        usleep(1000);
+    }
+    long own = (long)threads * launch->ranks;
+    return own > tern__device_cores() || own + others > sysconf(_SC_NPROCESSORS_ONLN);
+}
 
 static int open_pipe(tern__cli_output *output, int *write_fd, tern_error *err)
 {

@@ -34,9 +34,14 @@ typedef struct tern__start {
     const tern__terminal *terminal;
     const tern__presence *presence;
     const sigset_t *mask;
-    struct rlimit files; /* the limit of descriptors that tern run had at its start; ranks get it back */
-    int report_fd;       /* a child that cannot run the program writes two ints: errno and its local rank */
+    struct rlimit files;  /* the limit of descriptors that tern run had at its start; ranks get it back */
+    bool cores_are_short; /* there are more threads, of the ranks and of others, than cores */
+    int report_fd;        /* a child that cannot run the program writes two ints: errno and its local rank */
 } tern__start;
+
+/* Returns whether the ranks' threads and those of other programs that are running now take turns on the cores. False
+ * for ranks of one thread, which wait for no team. */
+bool tern__cores_are_short(const tern__launch *launch);
 
 /* Starts the program as local rank `local` and fills in outputs[].fd, which the caller owns. A child that
  * cannot run the program exits with 127 if there is no such program, else with 126. Errors: E_SYSTEM. */

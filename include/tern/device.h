@@ -6,7 +6,8 @@
  * parallel regions use the same team; a second thread that uses a device has a second team. OMP_PROC_BIND and
  * OMP_PLACES place the team's threads. Between kernels these threads spin for some milliseconds. If other
  * programs use the same cores, a kernel may wait for a thread that is not running (28 ms a step instead of
- * 1.5): start the program with OMP_WAIT_POLICY=passive or GOMP_SPINCOUNT=1000 then.
+ * 1.5): start the program with OMP_WAIT_POLICY=passive or GOMP_SPINCOUNT=1000 then. tern run sets the latter
+ * if the cores are short when it starts.
  *
  * Forks: a forked child can use its parent's CPU devices; it computes on threads of its own. Kernels of a
  * device that is a group of cores run on the calling thread in the child. The OpenMP team of the thread that

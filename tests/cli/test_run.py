@@ -5,7 +5,9 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 import job
@@ -61,6 +63,25 @@ class Environment(unittest.TestCase):
             for env in environments(ranks, env=bare)[0]:
                 self.assertEqual(env["OMP_NUM_THREADS"], str(max(1, cores // ranks)))
         self.assertEqual(environments(1, env={**bare, "OMP_NUM_THREADS": "7"})[0][0]["OMP_NUM_THREADS"], "7")
+
+    def test_teams_soon_sleep_where_cores_are_short(self):
+        """More threads than cores, of the ranks or of other programs; what the user has set stays."""
+        names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+        bare = {name: value for name, value in os.environ.items() if name not in names}
+        many = str(usable_cores() + 1)
+        for own, ranks, expected in (({"OMP_NUM_THREADS": many}, 1, "1000"), ({"OMP_NUM_THREADS": "2"}, usable_cores(), "1000"),
+                                     ({"OMP_NUM_THREADS": "1"}, 2, None), ({"OMP_NUM_THREADS": many, "GOMP_SPINCOUNT": "7"}, 1, "7"),
+                                     ({"OMP_NUM_THREADS": many, "OMP_WAIT_POLICY": "active"}, 1, None)):
+            for env in environments(ranks, env={**bare, **own})[0]:
+                self.assertEqual(env.get("GOMP_SPINCOUNT"), expected, own)
+        busy = [subprocess.Popen([sys.executable, "-S", "-E", "-c", "while True: pass"]) for _ in range(os.cpu_count())]
+        try:
+            time.sleep(0.5)  # until they compute
+            self.assertEqual(environments(1, env={**bare, "OMP_NUM_THREADS": "2"})[0][0].get("GOMP_SPINCOUNT"), "1000")
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
 
     def test_signals_are_as_the_launcher_found_them(self):
         def mask_of(command):

@@ -137,6 +137,12 @@ static int put_secret(const tern__launch *launch)
     return put_variable(TERN__ENV_SECRET, text);
 }
 
+int tern__launch_threads(const tern__launch *launch)
+{
+    const char *text = getenv("OMP_NUM_THREADS");
+    return TERN__MAX(1, text ? atoi(text) : tern__device_cores() / launch->ranks);
+}
+
 static int put_environment(const tern__launch *launch, int local)
 {
     if (put_torchrun(launch, local) || put_secret(launch) || put_int(TERN__ENV_PORT, launch->meet_port))
@@ -145,7 +151,7 @@ static int put_environment(const tern__launch *launch, int local)
                                    : unsetenv(TERN__ENV_LISTEN_FD))
         return -1;
     if (getenv("OMP_NUM_THREADS")) return 0;
-    return put_int("OMP_NUM_THREADS", TERN__MAX(1, tern__device_cores() / launch->ranks));
+    return put_int("OMP_NUM_THREADS", tern__launch_threads(launch));
 }
 
 /* ---- in the child ---- */

@@ -44,6 +44,9 @@ int tern__launch_listen(tern__launch *launch, tern_error *err);
 int tern__launch_open(tern__launch *launch, tern_error *err);
 void tern__launch_close(tern__launch *launch);
 
+/* Returns the number of OpenMP threads of each rank: OMP_NUM_THREADS, or cores / ranks. */
+int tern__launch_threads(const tern__launch *launch);
+
 /* Makes a forked child the host's rank `local`: it is killed when `parent` dies, keeps the listening socket
  * if it is rank 0, and gets its environment: torchrun's variables, TERN_*, and OMP_NUM_THREADS (cores /
  * ranks) unless it is set. The ranks' secret is HMAC-SHA256(key, seed). It is valid for one attempt, so that
