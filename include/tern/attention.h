@@ -36,8 +36,9 @@ TERN_API tern_attention_opts tern_attention_defaults(void);
  * (Milakov and Gimelshein 2018), and again in backward, for which the tape keeps one number per query (Dao
  * 2023, "FlashAttention-2"). What is_causal hides is not computed. 16-bit types are computed in f32 and
  * rounded once; where the CPU multiplies bf16 (AVX-512 BF16), the softmax's results and the scores' gradients
- * are rounded to bf16 for their products, as in PyTorch. q, k and v may be views, such as parts of one product with their heads permuted: they are
- * copied only if the elements of their last dimension are not adjacent in memory.
+ * are rounded to bf16 for their products, as in PyTorch. q, k and v may be views, such as parts of one
+ * product with their heads permuted: they are copied as a whole only if the elements of their last dimension
+ * are not adjacent in memory.
  *
  * A dropout above 0 is that of tern_dropout on the softmax's result (B, H, T, S): what is kept is divided by
  * 1 - dropout. The number of threads changes no bit.

@@ -1,7 +1,7 @@
 /* attention.c - scaled dot product attention on several threads. Forward, each takes heads of q, or parts of
- * them. The gradients of k and v are sums over all queries, so backward each takes whole heads of k and v; if there are
- * fewer heads than threads, first blocks of queries for dq, then blocks of keys for dk and dv, with the
- * scores computed twice. attention_loops.h has the algorithm. Who takes what changes no bit. */
+ * them. The gradients of k and v are sums over all queries, so backward each takes whole heads of k and v; if
+ * there are fewer heads than threads, first blocks of queries for dq, then blocks of keys for dk and dv, with
+ * the scores computed twice. attention_loops.h has the algorithm. Who takes what changes no bit. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/loops.h"

@@ -1,5 +1,5 @@
-/* attention_products.h - attention's vectors, exponentials and products, for the type REAL that the file which
- * includes attention_loops.h has defined.
+/* attention_products.h - attention's vectors, exponentials and products, for the type REAL of the file that
+ * includes attention_loops.h.
  *
  * The operands of a product are made of FACTORs. Where PAIR is 1, a FACTOR is a REAL. Where PAIR is 2 it is a
  * word with two bf16, and the CPU multiplies two words in pairs and adds both products to a sum in f32. The
@@ -53,7 +53,7 @@ TERN__INLINE VECTOR vector_larger(VECTOR a, VECTOR b)
     return (VECTOR)((INTEGERS)vector_where(above, a) | (INTEGERS)vector_where(~above, b));
 }
 
-/* Factors of a polynomial for 2^r with |r| <= 1/2, exact to about half of REAL's precision: in f32 those whose
+/* Factors of a polynomial for 2^r with |r| <= 1/2, exact to about REAL's precision: in f32 those whose
  * largest relative error is least (9.1e-8), with 2^0 = 1, in f64 the powers of ln 2 over the factorials. */
 static const double series[] = {
 #if MANTISSA == 23
@@ -96,7 +96,8 @@ TERN__INLINE VECTOR vector_power_of_2(VECTOR x)
 
 /* ---- products ---- */
 
-/* c (rows, vectors) = c decay + scale a (rows, depth) b (depth, vectors), with a's and b's elements anywhere. */
+/* c (rows, vectors) = c decay + scale a (rows, depth) b (depth, vectors), with a's and b's elements
+ * anywhere. */
 typedef struct product {
     const FACTOR *a, *b;
     REAL *c;
