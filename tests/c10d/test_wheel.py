@@ -15,8 +15,9 @@ extension.enter()
 import skips
 import torch
 
-if not importlib.util.find_spec("pip") or not any(map(importlib.util.find_spec, ("wheel", "setuptools.command.bdist_wheel"))):
-    skips.end("no pip, or nothing that makes wheels (python3-pip, python3-wheel)")
+for module in ("pip", "setuptools"):
+    if not importlib.util.find_spec(module):
+        skips.end(f"{sys.executable} has no {module}")
 BUILD = os.path.abspath(extension.BUILD)
 IMPORT = "" if hasattr(torch, "_import_device_backends") else "import torch_tern"  # `import torch` does it from torch 2.5 on
 PROGRAM = f"""
@@ -52,7 +53,7 @@ class Wheel(unittest.TestCase):
         cls.python = venv / "bin/python"
         cls.site = venv / f"lib/python3.{sys.version_info.minor}/site-packages"
         (cls.site / "torch.pth").write_text(os.path.dirname(torch.__path__[0]))
-        subprocess.run([*pip, "--python", cls.python, "install", "--no-compile", *options, *cls.folder.glob("*.whl")], env=cls.env, check=True)
+        subprocess.run([*pip, "--python", cls.python, "install", "--ignore-installed", "--no-compile", *options, *cls.folder.glob("*.whl")], env=cls.env, check=True)
 
     def start(self, meeting, rank, env):
         return subprocess.Popen([self.python, "-W", "ignore", "-c", PROGRAM, meeting, str(rank)], cwd=self.folder, env={**self.env, **env},
