@@ -3,12 +3,14 @@
 tern is found with pkg-config, or in the folder TERN_PREFIX. TERN_BUILD names a build folder of a checkout instead,
 whose library is then used where it lies."""
 import os
+import re
 import shlex
 import subprocess
 
 from setuptools import setup
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # a back end that is installed already may be broken
+import torch
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -35,6 +37,21 @@ def tern_paths():
     return found["-I"], found["-L"]
 
 
+def tern_version(headers):
+    with open(os.path.join(headers, "tern", "base.h"), encoding="utf-8") as file:
+        return ".".join(re.findall(r"^#define TERN_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", file.read(), re.M))
+
+
+class Build(BuildExtension):
+    """Also notes what the extension is built for: beside another torch it cannot be loaded and asked."""
+
+    def run(self):
+        super().run()
+        folder = os.path.dirname(self.get_ext_fullpath("torch_tern._C"))
+        with open(os.path.join(folder, "built_with.py"), "w", encoding="utf-8") as file:
+            file.write(f"TORCH, TERN, LIBRARY = {torch.__version__!r}, {tern_version(headers)!r}, {library!r}\n")
+
+
 headers, library = (os.path.abspath(path) for path in tern_paths())
 setup(
     ext_modules=[
@@ -48,5 +65,5 @@ setup(
             extra_compile_args=["-O2", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"],
         )
     ],
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": Build},
 )

@@ -929,7 +929,5 @@ c10::intrusive_ptr<Base> create_backend(const c10::intrusive_ptr<c10d::Store> &s
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module)
 {
     module.def("create_backend", &torch_tern::create_backend, pybind11::call_guard<pybind11::gil_scoped_release>());
-    module.attr("built_with") = pybind11::make_tuple(
-        TORCH_VERSION, c10::str(TERN_VERSION_MAJOR, ".", TERN_VERSION_MINOR, ".", TERN_VERSION_PATCH));
     module.def("tern_version", [] { return tern_version(); });
 }

@@ -10,23 +10,30 @@ import torch.distributed
 
 __all__ = ["register"]
 
+AGAIN = "build it again with `pip install --no-build-isolation ./python` in a checkout of tern"
 
-def _release(version):
-    return ".".join(version.split(".")[:2])
+
+def _check_release(name, built, found):
+    """Neither torch nor tern has a stable C++ or C interface between its releases."""
+    if built.split(".")[:2] != found.split(".")[:2]:
+        raise ImportError(f"torch_tern was built for {name} {built}, but here is {name} {found}: {AGAIN}")
 
 
 def _load():
-    """The extension, which must have been built for the torch and the tern that are here: neither has a stable C++ or
-    C interface between its releases."""
-    again = "build it again with `pip install --no-build-isolation ./python` in a checkout of tern"
+    """The extension, which must have been built for the torch and the tern that are here."""
+    from torch_tern import built_with
+
+    _check_release("torch", built_with.TORCH, torch.__version__)
     try:
         from torch_tern import _C
     except ImportError as why:
-        raise ImportError(f"torch_tern cannot be loaded beside torch {torch.__version__}: {why}; {again}") from why
-    built, found = _C.built_with, (torch.__version__, _C.tern_version())
-    for name, old, new in zip(("torch", "tern"), built, found):
-        if _release(old) != _release(new):
-            raise ImportError(f"torch_tern was built for {name} {old}, but here is {name} {new}: {again}")
+        is_lost = "libtern.so" in str(why) and "cannot open" in str(why)
+        lost = f"tern is neither in LD_LIBRARY_PATH nor in {built_with.LIBRARY}, where it was when torch_tern was built"
+        raise ImportError(
+            f"torch_tern, built for torch {built_with.TORCH} and tern {built_with.TERN}, cannot be loaded: {why}; "
+            + (lost if is_lost else AGAIN)
+        ) from why
+    _check_release("tern", built_with.TERN, _C.tern_version())
     return _C
 
 
