@@ -57,6 +57,7 @@ typedef struct tern__saved {
     tern__storage *storage;
     const tern_tensor *member; /* set for a parameter or buffer: the seal may move its memory */
     tern_device *device;       /* where ops on it run */
+    struct tern__node *maker;  /* set if this entry makes the data again; it has no storage till then */
 } tern__saved;
 
 /* The part of its input that a view shows: the offset of its first element in the memory of the input's
@@ -75,6 +76,8 @@ typedef struct tern__node tern__node;
 /* Computes the gradients of the node's inputs from that of its output, dy. It may overwrite dy if
  * tern__owns_dy says so. */
 typedef int (*tern__gradient_fn)(tern_scope *scope, tern__node *node);
+/* Computes the node's result once more from what it has saved. False after a failure. */
+typedef bool (*tern__remake_fn)(tern_scope *scope, tern__node *node, const tern__view *y);
 
 struct tern__node {
     const char *op;
@@ -83,6 +86,8 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent, or wants no gradient */
     tern__saved saved[TERN__NODE_SAVES];
+    tern__remake_fn remake;       /* of an op that costs little beside a product; else NULL */
+    tern__saved remade;           /* its result, once it was made again */
     tern__saved *aside;           /* [in_count] temporary gradients of leaves; NULL: none */
     const void *attr;             /* in the scope's arena */
     const tern__view_part *shows; /* of an op that is a view of input 0; else NULL */
@@ -269,6 +274,8 @@ bool tern__is_taped(const tern_scope *scope, const tern_tensor *x);
 tern__saved tern__saved_of(const tern_scope *scope, const tern_tensor *tensor);
 /* Saves a tensor's data for the gradient. Does nothing if `node` is NULL. */
 void tern__save(tern__node *node, int slot, const tern_tensor *tensor);
+/* The same for an operand of a product. On a CPU it is not kept if its op can make it again. */
+void tern__save_operand(tern__node *node, int slot, const tern_tensor *tensor);
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes);
 
 /* tern_scope_release, of a valid mark, and by whom. Encloses a module call, too. */

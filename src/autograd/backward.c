@@ -382,14 +382,39 @@ static int mark_all(tern_scope *scope, tern__node *newest)
     return TERN_OK;
 }
 
-static int run_node(tern_scope *scope, tern__node *node)
+/* Finds parameters where the seal has moved them. */
+static void find_members(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++)
         if (node->saved[i].member) node->saved[i].view.data = node->saved[i].member->view.data;
+}
+
+/* Makes again what the node needs and did not keep. The maker is older, so it has yet to run and holds all
+ * that it has saved. It keeps the result for other nodes that need it. */
+static int remake_saved(tern_scope *scope, tern__saved *saved)
+{
+    tern__node *maker = saved->maker;
+    if (!maker) return TERN_OK;
+    if (!maker->remade.storage) {
+        find_members(maker);
+        maker->remade = tern__temporary(scope, &saved->view);
+        if (!maker->remade.storage || !maker->remake(scope, maker, &maker->remade.view))
+            return scope->error.code;
+    }
+    saved->storage = tern__storage_hold(maker->remade.storage);
+    saved->view.data = maker->remade.view.data;
+    return TERN_OK;
+}
+
+static int run_node(tern_scope *scope, tern__node *node)
+{
+    find_members(node);
     scope->here = node->out->device ? node->out->device : scope->device;
     int status = grad_settle(scope, node->out);
+    for (int i = 0; i < TERN__NODE_SAVES && !status; i++) status = remake_saved(scope, &node->saved[i]);
     if (!status) status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
+    tern__saved_drop(&node->remade);
     for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;

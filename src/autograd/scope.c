@@ -90,6 +90,7 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
 static void drop_node(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
+    tern__saved_drop(&node->remade);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
 }

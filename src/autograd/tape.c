@@ -186,6 +186,17 @@ void tern__save(tern__node *node, int slot, const tern_tensor *tensor)
     if (node && tensor) node->saved[slot] = tern__saved_of(node->out->scope, tensor);
 }
 
+void tern__save_operand(tern__node *node, int slot, const tern_tensor *tensor)
+{
+    tern__node *maker = tensor->node;
+    tern__save(node, slot, tensor);
+    if (!node || !maker || !maker->remake || tensor->storage->is_exposed || node->out->scope->here->backend)
+        return;
+    tern__storage_drop(tensor->storage);
+    node->saved[slot].storage = NULL;
+    node->saved[slot].maker = maker;
+}
+
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes)
 {
     void *copy = node ? tern__scope_alloc(scope, bytes) : NULL;

@@ -43,12 +43,21 @@ static int llama_rope_copy_factors(llama_rope *rope, const tern_llama_opts *o, t
     return TERN_OK;
 }
 
-static int llama_rope_fill(const llama_rope *rope, int64_t positions, tern_tensor *tables[2], tern_error *err)
+/* Fills tables for contexts up to original_positions, or beyond, whatever positions the tokens have. */
+static int llama_rope_fill(const llama_rope *rope, bool is_short, tern_tensor *const tables[2],
+                           tern_error *err)
+{
+    tern_rotary_table_opts opts = rope->opts;
+    if (is_short) opts.long_factor = opts.short_factor;
+    return tern_rotary_table_fill(tables[0], tables[1], NULL, &opts, err);
+}
+
+static int llama_rope_tables_new(const llama_rope *rope, int64_t positions, bool is_short,
+                                 tern_tensor *tables[2], tern_error *err)
 {
     for (int i = 0; i < 2; i++)
         tables[i] = tern__tensor_new(TERN_F32, 2, (int64_t[]){positions, rope->pairs}, err);
-    return tables[0] && tables[1] ? tern_rotary_table_fill(tables[0], tables[1], NULL, &rope->opts, err)
-                                  : err->code;
+    return tables[0] && tables[1] ? llama_rope_fill(rope, is_short, tables, err) : err->code;
 }
 
 static int llama_rope_make(llama_rope *rope, const tern_llama_opts *o, tern_error *err)
@@ -67,10 +76,10 @@ static int llama_rope_make(llama_rope *rope, const tern_llama_opts *o, tern_erro
     rope->opts.truncate = o->rope_truncate;
     rope->pairs = llama_head_dim(o) / 2;
     int status = llama_rope_copy_factors(rope, o, err);
-    if (!status) status = llama_rope_fill(rope, longest, rope->tables, err);
+    if (!status) status = llama_rope_tables_new(rope, longest, false, rope->tables, err);
     if (status || o->rope_scaling != TERN_ROPE_LONGROPE || rope->opts.original_positions >= longest)
         return status;
-    return llama_rope_fill(rope, rope->opts.original_positions, rope->short_tables, err);
+    return llama_rope_tables_new(rope, longest, true, rope->short_tables, err);
 }
 
 static void llama_rope_free(llama_rope *rope)
@@ -87,17 +96,14 @@ static void llama_rope_free(llama_rope *rope)
 static bool llama_rope_tables(const llama_rope *rope, tern_scope *s, const tern_tensor *x, int64_t first,
                               tern_tensor *ids, tern_tensor *tables[2])
 {
-    int64_t last = first + x->view.shape[1];
-    bool is_short = rope->short_tables[0] && last <= rope->opts.original_positions;
-    tern_tensor *const *kept = is_short ? rope->short_tables : rope->tables;
-    int64_t rows = ids ? kept[0]->view.shape[0] : last;
+    int64_t last = first + x->view.shape[1], rows = ids ? rope->tables[0]->view.shape[0] : last;
     bool is_double = x->view.dtype == TERN_F64;
-    tern_tensor *whole[] = {kept[0], kept[1]};
+    bool is_short = rope->short_tables[0] && last <= rope->opts.original_positions;
+    tern_tensor *const *kept = is_short ? rope->short_tables : rope->tables, *whole[] = {kept[0], kept[1]};
     for (int i = 0; i < 2 && is_double; i++)
         whole[i] = tern__result(s, TERN_F64, TERN__PLAIN, 2, (int64_t[]){rows, rope->pairs});
     tern_error err = {0};
-    if (is_double && whole[0] && whole[1] &&
-        tern_rotary_table_fill(whole[0], whole[1], NULL, &rope->opts, &err))
+    if (is_double && whole[0] && whole[1] && llama_rope_fill(rope, is_short, whole, &err))
         return tern__scope_fail_with(s, &err) == TERN_OK;
     for (int i = 0; i < 2; i++) {
         tables[i] = ids ? tern_embedding(s, ids, whole[i], NULL) : tern_slice(s, whole[i], 0, first, last, 1);

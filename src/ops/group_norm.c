@@ -7,7 +7,7 @@
 
 /* The inputs, and the saved tensors. */
 enum { X, WEIGHT, BIAS };
-enum { SAVED_X, SAVED_MEAN, SAVED_INVERSE, SAVED_WEIGHT };
+enum { SAVED_X, SAVED_MEAN, SAVED_INVERSE, SAVED_WEIGHT, SAVED_BIAS };
 
 typedef struct record {
     tern__group_norm_attr attr;
@@ -111,17 +111,33 @@ static bool make_plain(tern_scope *scope, args *a)
     return !scope->error.code;
 }
 
-static bool group_norm_forward(tern_scope *scope, const args *a, const record *r, tern_tensor *y,
-                               tern_tensor *mean, tern_tensor *inverse)
+/* What the kernel reads and writes; those that are absent are NULL. */
+typedef struct operands {
+    const tern__view *x, *weight, *bias, *y, *mean, *inverse;
+} operands;
+
+static bool group_norm_run(tern_scope *scope, const record *r, const operands *o)
 {
-    if (tern__view_count(&y->view) == 0)
-        return (!mean || tern__fill(scope, &mean->view, 0)) && tern__fill(scope, &inverse->view, 0);
-    tern__view x = group_norm_seen_as(&a->x->view, r), to = group_norm_seen_as(&y->view, r);
+    if (tern__view_count(o->y) == 0)
+        return (!o->mean || tern__fill(scope, o->mean, 0)) && tern__fill(scope, o->inverse, 0);
+    tern__view x = group_norm_seen_as(o->x, r), y = group_norm_seen_as(o->y, r);
     tern__call call = {.kernel = TERN__GROUP_NORM,
-                       .in = {&x, a->weight ? &a->weight->view : NULL, a->bias ? &a->bias->view : NULL},
-                       .out = {&to, mean ? &mean->view : NULL, &inverse->view},
+                       .in = {&x, o->weight, o->bias},
+                       .out = {&y, o->mean, o->inverse},
                        .attr = &r->attr};
     return tern__run(scope, &call);
+}
+
+/* Writes mean and inverse again, too, which have the same bits. */
+static bool group_norm_remake(tern_scope *scope, tern__node *node, const tern__view *y)
+{
+    return group_norm_run(scope, node->attr,
+                          &(operands){.x = &node->saved[SAVED_X].view,
+                                      .weight = group_norm_saved(node, SAVED_WEIGHT),
+                                      .bias = group_norm_saved(node, SAVED_BIAS),
+                                      .y = y,
+                                      .mean = group_norm_saved(node, SAVED_MEAN),
+                                      .inverse = &node->saved[SAVED_INVERSE].view});
 }
 
 static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
@@ -132,7 +148,10 @@ static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
     tern_tensor *mean = r->attr.rms ? NULL : tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
     tern_tensor *inverse = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
     tern_tensor *y = tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape);
-    if (scope->error.code || !group_norm_forward(scope, a, r, y, mean, inverse)) return NULL;
+    if (scope->error.code) return NULL;
+    operands o = {x,        a->weight ? &a->weight->view : NULL, a->bias ? &a->bias->view : NULL,
+                  &y->view, mean ? &mean->view : NULL,           &inverse->view};
+    if (!group_norm_run(scope, r, &o)) return NULL;
     tern__node *node =
         tern__record(scope, a->op, group_norm_gradient, y, 3, (tern_tensor *[]){a->x, a->weight, a->bias});
     tern__save_attr(scope, node, r, sizeof(*r));
@@ -140,6 +159,8 @@ static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
     if (mean) tern__save(node, SAVED_MEAN, mean);
     tern__save(node, SAVED_INVERSE, inverse);
     tern__save(node, SAVED_WEIGHT, a->weight);
+    tern__save(node, SAVED_BIAS, a->bias);
+    if (node) node->remake = group_norm_remake;
     return y;
 }
 

@@ -8,6 +8,9 @@
 enum { X, WEIGHT, BIAS, INPUTS };
 enum { SAVED_X, SAVED_WEIGHT, SAVED_Y };
 
+/* From so many outputs on, making x again takes less than a hundredth of the products' time. */
+#define WIDE 512
+
 static bool is_turned(const tern__node *node)
 {
     return node->attr != NULL;
@@ -155,7 +158,8 @@ static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weigh
     if (!y || !tern__matmul_act(scope, &y->view, &x->view, &w, bias ? &bias->view : NULL, relu)) return NULL;
     tern__node *node = tern__record(scope, "linear", relu ? relu_gradient : linear_gradient, y, INPUTS,
                                     (tern_tensor *[]){x, weight, bias});
-    if (node && tern__wants(node, WEIGHT)) tern__save(node, SAVED_X, x);
+    bool is_wide = shape.shape[shape.ndim - 1] >= WIDE;
+    if (node && tern__wants(node, WEIGHT)) (is_wide ? tern__save_operand : tern__save)(node, SAVED_X, x);
     if (node && tern__wants(node, X)) tern__save(node, SAVED_WEIGHT, weight);
     if (relu) tern__save(node, SAVED_Y, y);
     if (node && turned) node->attr = &turned_attr;

@@ -161,6 +161,26 @@ static tern_tensor *pointwise_forward(tern_scope *scope, const tern__pointwise_o
     return tern__view_count(all) == 0 || tern__run(scope, &call) ? y : NULL;
 }
 
+static bool pointwise_remake(tern_scope *scope, tern__node *node, const tern__view *y)
+{
+    const record *r = node->attr;
+    tern__view views[TERN__POINTWISE_ARGS];
+    tern__call call = {.kernel = r->op->kernel, .out = {y}, .attr = &r->attr};
+    for (int i = 0; i < r->op->inputs; i++) {
+        views[i] = pointwise_seen_as(&node->saved[i].view, y);
+        call.in[i] = &views[i];
+    }
+    return tern__view_count(y) == 0 || tern__run(scope, &call);
+}
+
+/* Whether all inputs are saved, and the result is not. */
+static bool pointwise_can_remake(const tern__pointwise_op *op, const tern__node *node)
+{
+    bool can = !node->saved[TERN__Y - TERN__IN0].view.data;
+    for (int i = 0; i < op->inputs; i++) can &= node->saved[i].view.data != NULL;
+    return can;
+}
+
 /* Saves what the wanted gradients will read. */
 static void pointwise_save(const tern__pointwise_op *op, tern__node *node, tern_tensor *const *in,
                            tern_tensor *y)
@@ -196,5 +216,6 @@ tern_tensor *tern__pointwise(tern_scope *scope, const char *func, const tern__po
     if (!node) return y;
     tern__save_attr(scope, node, &r, sizeof(r));
     pointwise_save(op, node, in, y);
+    if (pointwise_can_remake(op, node)) node->remake = pointwise_remake;
     return y;
 }

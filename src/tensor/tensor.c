@@ -99,12 +99,19 @@ int tern_tensor_read(const tern_tensor *tensor, void *out, size_t bytes, tern_er
     return tern__view_copy(&dst, &tensor->view, err);
 }
 
+/* What was made of the values, or made them, does not know of what the program writes. */
+static void tensor_expose(tern_tensor *tensor)
+{
+    if (tensor->view.packs) tensor->view.packs->version++;
+    if (tensor->storage) tensor->storage->is_exposed = true;
+}
+
 int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_error *err)
 {
     int status = tensor_check_bytes(tensor, bytes, __func__, err);
     if (status) return status;
     tern__view src = plain_over(&tensor->view, in);
-    if (tensor->view.packs) tensor->view.packs->version++;
+    tensor_expose(tensor);
     return tern__view_copy(&tensor->view, &src, err);
 }
 
@@ -217,7 +224,7 @@ tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int6
 void *tern_tensor_data(tern_tensor *tensor)
 {
     if (tern__tensor_check(tensor, __func__, NULL) || !tern__view_is_contiguous(&tensor->view)) return NULL;
-    if (tensor->view.packs) tensor->view.packs->version++;
+    tensor_expose(tensor);
     return tensor->view.data;
 }
 

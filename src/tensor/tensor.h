@@ -14,6 +14,7 @@ typedef struct tern__storage {
     tern_device *device;
     void (*release)(void *ctx); /* NULL: the block goes back to the device's cache */
     void *ctx;
+    bool is_exposed; /* the program has been told its address, and may have changed what is there */
 } tern__storage;
 
 static inline tern__storage *tern__storage_hold(tern__storage *storage)

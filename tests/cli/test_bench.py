@@ -72,6 +72,14 @@ class Step(unittest.TestCase):
         self.assertLess((many["tensor_mb"] - few["tensor_mb"]) * (1 << 20), 1.25 * 32 * 40000 * 4)  # blocks may be larger by a quarter
 
     @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
+    def test_a_layer_keeps_what_it_cannot_make_again(self):
+        """Of GPT-2, in multiples of a hidden state: two inputs of norms, queries, keys and values, their attention, and 4 before the GELU."""
+        numbers = {"width": 512, "heads": 2, "size": 16, "batch": 2, "steps": 1}
+        options = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+        (few,), (many,) = (bench(1, "step", "--model", "gpt2", *options, "--layers", str(layers)) for layers in (1, 4))
+        self.assertLess((many["tensor_mb"] - few["tensor_mb"]) * (1 << 20) / 3 / (32 * 512 * 4), 10.6)  # and a few numbers for each row
+
+    @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
     def test_vit(self):
         """Its options; bf16 and data parallel are the same training but for rounding."""
         options = ("step", "--model", "vit", "--layers", "2", "--width", "48", "--heads", "3", "--size", "24", "--patch", "8", "--batch", "3", "--steps", "2")

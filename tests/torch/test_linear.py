@@ -60,6 +60,49 @@ class LinearTest(unittest.TestCase):
             constant = tuple(i for i in range(3) if i != wanted)
             compare(f"gradient {wanted}", linear, torch.nn.functional.linear, arrays, 1e-5, constant=constant)
 
+    def test_inputs_that_are_made_again(self):
+        """Linears of many outputs after an op that a CPU computes again in backward: two that share it, also through a view of its result."""
+        F = torch.nn.functional
+        layer_norm = lambda run, x, y, weight: run.op("tern_layer_norm", x, weight, run.op("tern_slice", weight, 0, *map(ctypes.c_int64, (0, 12, 1))), None)
+        befores = {
+            "gelu": (lambda run, x, y, w: run.op("tern_gelu", x, False), lambda x, y, w: F.gelu(x)),
+            "tanh gelu": (lambda run, x, y, w: run.op("tern_gelu", x, True), lambda x, y, w: F.gelu(x, approximate="tanh")),
+            "silu": (lambda run, x, y, w: run.op("tern_silu", x), lambda x, y, w: F.silu(x)),
+            "mul": (lambda run, x, y, w: run.op("tern_mul", run.op("tern_silu", x), y), lambda x, y, w: F.silu(x) * y),
+            "broadcast": (lambda run, x, y, w: run.op("tern_mul", x, w), lambda x, y, w: x * w),
+            "scaled": (lambda run, x, y, w: run.op("tern_affine", x, ctypes.c_double(2), ctypes.c_double(1)), lambda x, y, w: 2 * x + 1),
+            "layer norm": (layer_norm, lambda x, y, w: F.layer_norm(x, (12,), w, w)),
+            "rms norm": (lambda run, x, y, w: run.op("tern_rms_norm", x, w, None),
+                         lambda x, y, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * w),
+            "view": (lambda run, x, y, w: run.op("tern_transpose", run.op("tern_gelu", x, False), 0, 1), lambda x, y, w: F.gelu(x).transpose(0, 1)),
+        }
+        arrays = [draw(shape, "f") for shape in ((3, 5, 12), (3, 5, 12), (12,), (512, 12), (512, 12), (512,))]
+        for device in ("cpu", "cpu:reference"):
+            for name, (ours, theirs) in befores.items():
+                def op(run, x, y, weight, one, other, bias):
+                    h = ours(run, x, y, weight)
+                    return run.op("tern_mul", linear(run, h, one), linear(run, h, other, bias))
+
+                def oracle(x, y, weight, one, other, bias):
+                    h = theirs(x, y, weight)
+                    return F.linear(h, one) * F.linear(h, other, bias) + 0 * (y.sum() + weight.sum())
+                used = (0,) + (1,) * (name == "mul") + (2,) * (name in ("broadcast", "layer norm", "rms norm")) + (3, 4, 5)
+                compare(f"{device} {name}", op, oracle, arrays, 2e-5, device, constant=tuple(i for i in range(6) if i not in used))
+
+    def test_inputs_that_the_program_has_changed(self):
+        """What is written into a result counts in the gradient of the weight, too."""
+        x, w, other = draw((4, 6), "f"), draw((512, 6), "f"), draw((4, 6), "f")
+        for name, more in (("tern_gelu", (False,)), ("tern_silu", ()), ("tern_layer_norm", (None, None, None))):
+            for seen in (False, True):
+                run = Run()
+                p, weight = run.parameter(x), run.parameter(w)
+                h = run.op(name, p, *more)
+                run.write(run.op("tern_reshape", h, 2, (ctypes.c_int64 * 2)(4, 6)) if seen else h, other)
+                dy = draw((4, 512), "f")
+                run.backward(linear(run, h, weight), dy)
+                self.assertLessEqual(error_of(run.grad(weight), dy.T @ other), 1e-5, name)
+                run.close()
+
     def test_threads(self):
         arrays = [draw((37, 300), "f"), draw((130, 300), "f"), draw((130,), "f")]
         for threads in (1,) if FEW else (1, 2, 3):  # which a GPU has not: each would measure the same again
