@@ -21,7 +21,7 @@ import torch_tern  # registers the back end
 
 IS_NEWEST = hasattr(dist, "DistBackendError")
 Failure = dist.DistBackendError if IS_NEWEST else RuntimeError
-HAS_MONITORED_BARRIER = "GLOO backend" not in inspect.getsource(dist.monitored_barrier)  # for others than gloo
+HAS_MONITORED_BARRIER = "only implemented for GLOO" not in inspect.getsource(dist.monitored_barrier)  # for others than gloo
 FORK = multiprocessing.get_context("fork")
 LIMIT_S = 30
 
