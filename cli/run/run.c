@@ -370,8 +370,7 @@ const tern__cli_page tern__run_page = {
     "Option names may be written with - or _. Options that are not given are read from the environment, for "
     "example PET_NPROC_PER_NODE=4. Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, "
     "MASTER_ADDR, MASTER_PORT ..), and OMP_NUM_THREADS = cores / N unless it is set, and where the cores are "
-    "short "
-    "GOMP_SPINCOUNT = 1000; ${local_rank} in its "
+    "short GOMP_SPINCOUNT = 1000; ${local_rank} in its "
     "arguments is replaced by its local rank.\n",
     options,
 };

@@ -238,8 +238,8 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
     }
 }
 
-/* Returns the elements of a question. Where the memory is, the ranks say by a post that touches none: a rank whose
- * memory is in the arena is idle in it. */
+/* Returns the elements of a question. Where the memory is, the ranks say by a post that touches none: a rank
+ * whose memory is in the arena is idle in it. */
 static uint64_t question_count(const tern__staging *staging, const tern_work *work)
 {
     uint64_t each = sizeof(tern__counts) / tern_dtype_bytes(work->post.dtype);
@@ -307,7 +307,8 @@ static int place_fill(tern__staging *staging, int place, size_t bytes, tern_erro
     return status;
 }
 
-/* Returns the bytes of its place that a piece uses: for its data, or the table of a list whose data is elsewhere. */
+/* Returns the bytes of its place that a piece uses: for its data, or the table of a list whose data is
+ * elsewhere. */
 static size_t piece_bytes(const tern__piece *piece)
 {
     const tern_work *work = piece->work;

@@ -56,8 +56,8 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
     staging->place_bytes = tern__staging_place(group);
     staging->moves = tern__alloc(TERN__FLIGHTS * 2 * world * sizeof(*staging->moves), "tern_group_open", err);
     staging->counts = tern__alloc(world * sizeof(*staging->counts), "tern_group_open", err);
-    /* A group of several hosts is often opened and makes small calls only, so its large places get their pages when
-     * a call needs them. */
+    /* A group of several hosts is often opened and makes small calls only, so its large places get their
+     * pages when a call needs them. */
     bool is_sparse = tern__group_mover(group)->lands_in_windows;
     tern__window_opts opts = {.bytes = TERN__FLIGHTS * staging->place_bytes, .is_sparse = is_sparse};
     for (int i = 0; i < TERN__FLIGHTS; i++) staging->filled[i] = is_sparse ? 0 : staging->place_bytes;

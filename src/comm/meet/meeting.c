@@ -1,9 +1,9 @@
 /* meeting.c - the order of works: who has come, and when a work is done.
  *
  * A rank posts a work by writing its descriptor into the work's slot, and last the work's number to the
- * descriptor and to its `posted` word. Once all ranks have posted it, all compare the descriptors, and the mover does its
- * part: any rank that calls in. When the mover says that the work is done, a rank advances its `retired`
- * word, and the buffers are its own again.
+ * descriptor and to its `posted` word. Once all ranks have posted it, all compare the descriptors, and the
+ * mover does its part: any rank that calls in. When the mover says that the work is done, a rank advances its
+ * `retired` word, and the buffers are its own again.
  *
  * A slot is reused only when all ranks have retired the work that had it, so no rank still reads it. The
  * only things that other ranks need from a late rank are its posts, and what only it can do of a work.
@@ -69,8 +69,8 @@ static void meeting_settle(tern__meeting *m)
     }
 }
 
-/* True if all ranks have posted the work after the last one met. Each descriptor is looked at until it is posted,
- * and not again. */
+/* True if all ranks have posted the work after the last one met. Each descriptor is looked at until it is
+ * posted, and not again. */
 static bool meeting_has_next(tern__meeting *m)
 {
     const tern__desc *desc = tern__meeting_desc(m, m->met + 1);

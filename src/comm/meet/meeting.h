@@ -23,9 +23,9 @@
 
 enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8, TERN__PLACED = 16 };
 
-/* What a rank says about its work. The fields up to `flags` are compared byte by byte, so every byte is written.
- * The last ones but `posted` are where the extents are. They are not compared of a work that is placed: there
- * each rank says where its own extent is, or carries its data here. */
+/* What a rank says about its work. The fields up to `flags` are compared byte by byte, so every byte is
+ * written. The last ones but `posted` are where the extents are. They are not compared of a work that is
+ * placed: there each rank says where its own extent is, or carries its data here. */
 typedef struct tern__desc {
     _Alignas(TERN__LINE) uint64_t number;
     uint64_t count; /* elements in the extents */

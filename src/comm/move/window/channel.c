@@ -29,8 +29,8 @@ static tern__word *done_of(const tern__channel *channel, uint64_t seq)
     return claims_of(channel, seq) + channel->windows->ranks.world;
 }
 
-/* Returns where `rank` has its data of a work that is carried: in its descriptor, if it fits there beside what is
- * compared. */
+/* Returns where `rank` has its data of a work that is carried: in its descriptor, if it fits there beside
+ * what is compared. */
 static char *carried_of(const tern__channel *channel, uint64_t seq, int rank)
 {
     const tern__met *work = tern__meeting_work(channel->meeting, seq);
