@@ -1,10 +1,11 @@
-/* llmc_step.c - the training step of `tern bench step --model gpt2` in karpathy's llm.c, compiled with the folder
- * of its train_gpt2.c in the include path:
+/* llmc_step.c - the training step of `tern bench step --model gpt2` in karpathy's llm.c, compiled with the
+ * folder of its train_gpt2.c in the include path:
  *
  *     llmc_step CHECKPOINT TOKENS BATCH POSITIONS STEPS
  *
- * Times llm.c's forward and backward, and SGD with momentum in place of its AdamW. TOKENS has int32 numbers. The
- * loss leaves out the last position of each sequence, whose label nobody knows; llm.c's gradient includes it.
+ * Times llm.c's forward and backward, and SGD with momentum in place of its AdamW. TOKENS has int32 numbers.
+ * The loss leaves out the last position of each sequence, whose label nobody knows; llm.c's gradient includes
+ * it.
  * The last line that it prints is a JSON object with keys of `tern bench step --json`. */
 #define TESTING /* leaves out llm.c's own main */
 #include "train_gpt2.c"
@@ -34,7 +35,8 @@ static void sgd(GPT2 *model, float *momentum)
 static double loss_of(const GPT2 *model, int batch, int positions)
 {
     double sum = 0;
-    for (int i = 0; i < batch * positions; i++) sum += (i + 1) % positions ? (double)model->acts.losses[i] : 0;
+    for (int i = 0; i < batch * positions; i++)
+        sum += (i + 1) % positions ? (double)model->acts.losses[i] : 0;
     return sum / (batch * (positions - 1));
 }
 
@@ -71,7 +73,8 @@ int main(int argc, char **argv)
         if (i >= 0) ms[i] = now_ms() - began;
     }
     qsort(ms, steps, sizeof(double), by_value);
-    printf("{\"model\": \"gpt2\", \"median_ms\": %.17g, \"min_ms\": %.17g, \"pss_mb\": %.17g, \"loss_first\": %.17g}\n",
+    printf("{\"model\": \"gpt2\", \"median_ms\": %.17g, \"min_ms\": %.17g, \"pss_mb\": %.17g, "
+           "\"loss_first\": %.17g}\n",
            (ms[(steps - 1) / 2] + ms[steps / 2]) / 2, ms[0], pss_mb(), first);
     return 0;
 }

@@ -26,8 +26,8 @@ static int put_started(const tern__job *job)
     return setenv(TERN__ENV_STARTED, text, 0);
 }
 
-/* A thread of libgomp that waits for its team spins for milliseconds. On a core that others want, too, it soon
- * sleeps instead, so that the thread it waits for may run there. */
+/* A thread of libgomp that waits for its team spins for milliseconds. On a core that others want, too, it
+ * soon sleeps instead, so that the thread it waits for may run there. */
 static int put_spins(const tern__start *start)
 {
     if (!start->cores_are_short || getenv("OMP_WAIT_POLICY")) return 0;
@@ -106,7 +106,8 @@ static _Noreturn void run_child(const tern__start *start, int local, const tern_
 
 /* ---- the launcher ---- */
 
-/* Returns how many threads of the machine run or are ready to, beside this one; 0 if the kernel does not tell. */
+/* Returns how many threads of the machine run or are ready to, beside this one; 0 if the kernel does not
+ * tell. */
 static int running_now(void)
 {
     char line[4096];

@@ -39,8 +39,8 @@ typedef struct tern__start {
     int report_fd;        /* a child that cannot run the program writes two ints: errno and its local rank */
 } tern__start;
 
-/* Returns whether the ranks' threads and those of other programs that are running now take turns on the cores. False
- * for ranks of one thread, which wait for no team. */
+/* Returns whether the ranks' threads and those of other programs that are running now take turns on the
+ * cores. False for ranks of one thread, which wait for no team. */
 bool tern__cores_are_short(const tern__launch *launch);
 
 /* Starts the program as local rank `local` and fills in outputs[].fd, which the caller owns. A child that

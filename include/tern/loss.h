@@ -44,8 +44,8 @@ TERN_API tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_t
 /* Cross entropy of the scores tern_linear(x, weight, bias), for large vocabularies: x (.., I), weight (O, I),
  * bias (O) or NULL, label (..) in [0, O). Values, gradients and errors are those of the two ops up to
  * rounding, but the scores are made some rows at a time: beside the gradients it takes 64 MiB (on a GPU
- * twice), or more for over 131072 classes (128 rows of scores). If a gradient is wanted, the forward pass of a
- * sum or mean makes it, and backward only multiplies; of at most I rows it keeps the scores' gradient instead,
+ * twice), or more for over 131072 classes (128 rows of scores). If a gradient is wanted, the forward pass of
+ * a sum or mean makes it, and backward only multiplies; of at most I rows it keeps the scores' gradient,
  * which is no larger than the weight's. TERN_LOSS_NONE, and f16, which holds gradients only after a loss
  * scale, make the scores again in backward. In 16 bits the scores are not rounded, and the loss is f32;
  * opts->weight is f32 or of x's type. Hsu et al. 2024, "Liger Kernel";
