@@ -52,7 +52,7 @@ def checkpoint(net, vocabulary, positions, width, layers, heads):
 def main():
     import nets
     layers, width, heads, positions, batch, vocabulary = map(int, sys.argv[3:])
-    net, tokens, _, _ = nets.make("gpt2", batch, str(positions), 0, layers, width, heads, vocabulary)
+    net, tokens, _, _ = nets.make("gpt2", batch, str(positions), 0, layers=layers, width=width, heads=heads, vocabulary=vocabulary)
     with open(sys.argv[1], "wb") as file:
         file.write(checkpoint(net, vocabulary, positions, width, layers, heads))
     with open(sys.argv[2], "wb") as file:

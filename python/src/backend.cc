@@ -930,4 +930,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module)
 {
     module.def("create_backend", &torch_tern::create_backend, pybind11::call_guard<pybind11::gil_scoped_release>());
     module.def("tern_version", [] { return tern_version(); });
+    module.def("end_threads", &torch_tern::Group::end_all_threads,
+               pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -73,6 +73,12 @@ using Hold = std::lock_guard<FamilyLock>; /* of the family */
 
 /* ---- opening and closing ---- */
 
+namespace
+{
+std::mutex groups_mutex;
+std::vector<std::weak_ptr<Group>> groups; /* of this process; those that are gone are forgotten at the next opening */
+} // namespace
+
 std::shared_ptr<Group> Group::open(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                                    std::chrono::milliseconds timeout)
 {
@@ -89,6 +95,10 @@ std::shared_ptr<Group> Group::open(const c10::intrusive_ptr<c10d::Store> &store,
     group->group_ = tern_group_open(&opts, &err);
     if (!group->group_) throw_error(err);
     group->lock_.watch(group->group_);
+    std::lock_guard<std::mutex> lock(groups_mutex);
+    groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto &one) { return one.expired(); }),
+                 groups.end());
+    groups.push_back(group);
     return group;
 }
 
@@ -376,17 +386,31 @@ void Group::thread_main()
 
 void Group::threads_end()
 {
+    std::vector<std::thread> ending;
     {
         std::lock_guard<std::mutex> lock(drive_mutex_);
         stops_ = true;
+        ending.swap(threads_);
     }
     drive_changes_.notify_all();
-    for (std::thread &thread : threads_)
+    for (std::thread &thread : ending)
         if (thread.get_id() == std::this_thread::get_id())
             thread.detach();
         else
             thread.join();
-    threads_.clear();
+}
+
+void Group::end_all_threads()
+{
+    std::vector<std::weak_ptr<Group>> all;
+    {
+        std::lock_guard<std::mutex> lock(groups_mutex);
+        all = groups;
+    }
+    for (const std::weak_ptr<Group> &one : all) {
+        const std::shared_ptr<Group> group = one.lock();
+        if (group && group->pid_ == getpid()) group->threads_end(); /* a forked child has its parent's groups, too */
+    }
 }
 
 /* ---- a work ---- */

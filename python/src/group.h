@@ -70,6 +70,9 @@ class Group : public std::enable_shared_from_this<Group>
     void close();
     /* Ends the group for all ranks. */
     void abort(const char *why);
+    /* Before Python ends: ends the threads of all groups. A thread that asks for Python's lock later, for the last
+     * reference of a tensor, would end the process. Works that are still pending are moved on by who waits for them. */
+    static void end_all_threads();
 
   private:
     using Clock = std::chrono::steady_clock;

@@ -3,6 +3,7 @@
     torch.distributed.init_process_group("tern")
 
 From torch 2.5 on, `import torch` imports this package by itself; before, `import torch_tern` does it."""
+import atexit
 import os
 
 import torch
@@ -44,7 +45,9 @@ def register():
         return
     # DDP asks a back end for its buckets' memory only if this is 0; they then lie where all ranks reach them.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-    create = _load().create_backend
+    extension = _load()
+    create = extension.create_backend
+    atexit.register(extension.end_threads)
     try:
         distributed.Backend.register_backend("tern", create, devices=["cpu"])
     except TypeError:  # torch 1.13 knows no devices

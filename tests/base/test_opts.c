@@ -237,6 +237,15 @@ static tern_module *small_gpt2(tern_error *err)
     return tern_gpt2_new(&opts, NULL, err);
 }
 
+static void language_model_call(const void *opts, tern_error *err)
+{
+    tern_module *model = small_gpt2(err);
+    tern_tensor *tokens = tern_tensor_from(scope, NULL, TERN_I64, 2, (int64_t[]){1, 1});
+    tern_language_model_forward(model, scope, tokens, opts);
+    tern_scope_end(scope, err);
+    tern_module_free(model);
+}
+
 static void language_model_loss(const void *opts, tern_error *err)
 {
     tern_module *model = small_gpt2(err);
@@ -599,6 +608,7 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(bert_call, bert_call)                                                                                  \
     X(gpt2, gpt2_new)                                                                                        \
     X(llama, llama_new)                                                                                      \
+    X(language_model_call, language_model_call)                                                              \
     X(language_model_loss, language_model_loss)                                                              \
     X(pretrained, pretrained_open)                                                                           \
     X(pretrained_save, pretrained_save)                                                                      \

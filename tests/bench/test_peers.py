@@ -214,7 +214,7 @@ class Peers(unittest.TestCase):
         layers, width, heads, positions, vocabulary = 2, 12, 3, 5, 130
         code = f"""if True:
             import sys, llmc, nets, torch
-            net = nets.make("gpt2", 2, "{positions}", 0, {layers}, {width}, {heads}, {vocabulary})[0]
+            net = nets.make("gpt2", 2, "{positions}", 0, layers={layers}, width={width}, heads={heads}, vocabulary={vocabulary})[0]
             words = torch.frombuffer(bytearray(llmc.checkpoint(net, {vocabulary}, {positions}, {width}, {layers}, {heads})), dtype=torch.float32)
             assert words[:256].view(torch.int32)[:8].tolist() == [20240326, 3, {positions}, {vocabulary}, {layers}, {heads}, {width}, 256]
             sizes = [256 * {width}, {positions} * {width}]
