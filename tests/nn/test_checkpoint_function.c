@@ -274,10 +274,10 @@ typedef tern_module *(*model_new_fn)(tern_rng *rng, tern_error *err);
 typedef tern_tensor *(*model_call_fn)(tern_module *model, tern_scope *s);
 
 typedef struct model_case {
-    const char *kind; /* of its layers, or of its only part of that kind */
+    const char *kind; /* of the parts that are checkpointed, and how many there are */
     model_new_fn make;
     model_call_fn call;
-    bool is_one;
+    int count;
 } model_case;
 
 static tern_tensor *model_tokens(tern_scope *s, bool is_mask)
@@ -404,7 +404,7 @@ static size_t model_run(const model_case *of, bool is_checkpointed, values *out)
     tern_scope *s = tern_scope_new(device, NULL, &err);
     tern_module *model = of->make(rng, &err);
     assert_ok(err);
-    assert_int_equal(tern_module_checkpoint_set(model, of->kind, is_checkpointed), of->is_one ? 1 : LAYERS);
+    assert_int_equal(tern_module_checkpoint_set(model, of->kind, is_checkpointed), of->count);
     assert_int_equal(tern_module_checkpoint_set(model, "no kind", true), 0);
     for (int step = 0; step < 2; step++) {
         tern_tensor *y = of->call(model, s);
@@ -432,12 +432,12 @@ static void layers_of_models(void **state)
 {
     (void)state;
     static const model_case cases[] = {
-        {"transformer_encoder_layer", new_encoder, call_encoder},
-        {"transformer_encoder_layer", new_encoder, call_encoder_causal},
-        {"transformer_decoder_layer", new_decoder, call_decoder},
-        {"bert_layer", new_bert, call_bert},
-        {"gpt2_block", new_gpt2, call_language_model},
-        {"llama_layer", new_llama, call_language_model},
+        {"transformer_encoder_layer", new_encoder, call_encoder, LAYERS},
+        {"transformer_encoder_layer", new_encoder, call_encoder_causal, LAYERS},
+        {"transformer_decoder_layer", new_decoder, call_decoder, LAYERS},
+        {"bert_layer", new_bert, call_bert, LAYERS},
+        {"gpt2_block", new_gpt2, call_language_model, LAYERS},
+        {"llama_layer", new_llama, call_language_model, LAYERS},
     };
     static values plain, other;
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
@@ -453,9 +453,9 @@ static void whole_language_models(void **state)
 {
     (void)state;
     static const model_case cases[] = {
-        {"gpt2", new_gpt2, call_language_model, true},   {"gpt2_body", new_gpt2, call_language_model, true},
-        {"llama", new_llama, call_language_model, true}, {"llama_body", new_llama, call_language_model, true},
-        {"gpt2", new_gpt2, call_last_logits, true},      {"llama", new_llama, call_last_logits, true},
+        {"gpt2", new_gpt2, call_language_model, 1},   {"gpt2_body", new_gpt2, call_language_model, 1},
+        {"llama", new_llama, call_language_model, 1}, {"llama_body", new_llama, call_language_model, 1},
+        {"gpt2", new_gpt2, call_last_logits, 1},      {"llama", new_llama, call_last_logits, 1},
     };
     static values plain, other;
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
