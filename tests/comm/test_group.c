@@ -163,8 +163,9 @@ static void windows_beyond_the_machine_are_refused(void **state)
 static int window_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
-    tern_group *group =
-        open_group(boot, arg, &err); /* a rank may still be in here when it is told of the others' error */
+    tern_group *group = open_group(boot, arg, &err);
+    tern_barrier(group, &err); /* else a rank may be told of the others' error while it opens the group */
+    RANK_CHECK_OK(rank, err);
     uint32_t window;
     RANK_CHECK(rank, group->backend->window_open(
                          group->state, &(tern__window_opts){.bytes = rank == 2 ? 101 : 100}, &window, &err));
