@@ -17,6 +17,16 @@ PAGE = document.read("docs/from-pytorch.md")
 WORD = 'init_process_group("gloo"'
 WITHOUT = os.path.join(extension.HERE, "../docs/without_tensorboard.py")
 
+LEAVES = """import torch, torch_tern, torch.distributed as dist
+dist.init_process_group("tern")
+for i in range(2000):  # the last ones are in flight when Python ends, and nobody waits for them
+    tensor = torch.ones(2000)
+    tensor.tag = i  # its last reference is of Python's
+    work = dist.all_reduce(tensor, async_op=True)
+    if i < 1800:
+        work.wait()
+"""
+
 
 class Programs(unittest.TestCase):
     @classmethod
@@ -45,6 +55,15 @@ class Programs(unittest.TestCase):
                 self.assertTrue(document.same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
             checked.add(name)
         self.assertGreater(len(checked), 5)
+
+    def test_ends_with_works_in_flight(self):
+        """A thread of the back end must not ask for Python's lock once Python has ended. (Without the end of the threads one run in three failed.)"""
+        with open(os.path.join(self.folder, "leaves.py"), "w") as file:
+            file.write(LEAVES)
+        for _ in range(2):
+            done = subprocess.run(["tern", "run", "-n", "3", sys.executable, "leaves.py"], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=120)
+            self.assertNotIn("terminate", done.stderr)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":
