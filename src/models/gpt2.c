@@ -68,7 +68,7 @@ static tern_tensor *gpt2_attention_call(tern_module *module, tern_scope *s, tern
 
 static tern_tensor *gpt2_attention_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
-    const tern__decoder_call plain = {.size = sizeof(plain)};
+    const tern__decoder_call plain = {0};
     return gpt2_attention_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
@@ -154,7 +154,7 @@ static tern_tensor *gpt2_block_call(tern_module *module, tern_scope *s, tern_ten
 
 static tern_tensor *gpt2_block_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
-    const tern__decoder_call plain = {.size = sizeof(plain)};
+    const tern__decoder_call plain = {0};
     return gpt2_block_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
@@ -209,7 +209,7 @@ static tern_tensor *gpt2_body_call(tern_module *module, tern_scope *s, tern_tens
 
 static tern_tensor *gpt2_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
 {
-    const tern__decoder_call plain = {.size = sizeof(plain)};
+    const tern__decoder_call plain = {0};
     return gpt2_body_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
 }
 

@@ -58,6 +58,10 @@ int tern__kv_cache_check(const tern_kv_cache *cache, const tern_module *body, te
     const int64_t *shape = tokens->view.shape;
     if (cache->body != body)
         return tern__scope_fail(s, func, TERN_E_INVALID, "kv_cache: it was made for another model");
+    if (s->grad)
+        return tern__scope_fail(s, func, TERN_E_STATE,
+                                "kv_cache: it passes no gradients on; turn their recording off "
+                                "(tern_grad_enabled_set)");
     if (shape[0] != cache->batch)
         return tern__scope_fail(s, func, TERN_E_SHAPE,
                                 "kv_cache: expected tokens (%lld, T), got (%lld, %lld)",

@@ -12,7 +12,6 @@
 
 /* The options of a call of a model. */
 typedef struct model_call {
-    size_t size;
     tern__decoder_call decoder;
     bool is_hidden;         /* returns the hidden states, not the logits      */
     int64_t logits_to_keep; /* of the last tokens of each sequence; 0: of all */
@@ -30,14 +29,9 @@ static tern_tensor *language_model_call(tern_module *module, tern_scope *s, tern
     return tern_forward(self->head, s, y);
 }
 
-static model_call model_call_defaults(void)
-{
-    return (model_call){.size = sizeof(model_call), .decoder = {.size = sizeof(tern__decoder_call)}};
-}
-
 static tern_tensor *language_model_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
 {
-    const model_call plain = model_call_defaults();
+    const model_call plain = {0};
     return language_model_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
 }
 
@@ -247,16 +241,8 @@ tern_tensor *tern_language_model_forward(tern_module *model, tern_scope *scope, 
                          (long long)o.logits_to_keep);
         return NULL;
     }
-    if (o.cache && scope->grad) {
-        tern__scope_fail(scope, __func__, TERN_E_STATE,
-                         "kv_cache: it passes no gradients on; turn their recording off "
-                         "(tern_grad_enabled_set)");
-        return NULL;
-    }
-    model_call call = model_call_defaults();
-    call.decoder.cache = o.cache;
-    call.decoder.past = tern_kv_cache_length(o.cache);
-    call.logits_to_keep = o.logits_to_keep;
+    model_call call = {.decoder = {.cache = o.cache, .past = tern_kv_cache_length(o.cache)},
+                       .logits_to_keep = o.logits_to_keep};
     tern_tensor *y =
         language_model_run(model, scope, __func__, tokens, o.attention_mask, o.position_ids, &call);
     if (y && o.cache) tern__kv_cache_advance(o.cache, tokens->view.shape[1]);
@@ -265,8 +251,7 @@ tern_tensor *tern_language_model_forward(tern_module *model, tern_scope *scope, 
 
 tern_tensor *tern_language_model_hidden(tern_module *model, tern_scope *scope, tern_tensor *tokens)
 {
-    model_call call = model_call_defaults();
-    call.is_hidden = true;
+    const model_call call = {.is_hidden = true};
     return scope ? language_model_run(model, scope, __func__, tokens, NULL, NULL, &call) : NULL;
 }
 
@@ -308,8 +293,7 @@ tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, ter
     if (!labels) labels = tokens;
     if (!TERN__ENTER(scope, __func__, 2, &tokens, &labels)) return NULL;
     if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
-    model_call call = model_call_defaults();
-    call.is_hidden = true;
+    const model_call call = {.is_hidden = true};
     tern_tensor *hidden = language_model_run(model, scope, __func__, tokens, o.attention_mask, NULL, &call);
     if (!hidden || !labels_fit(scope, tokens, labels)) return NULL;
     if (!o.shifted && !(labels = shift_labels(scope, labels, o.ignore_index))) return NULL;

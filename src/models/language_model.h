@@ -46,7 +46,6 @@ enum { TERN__TOKENS, TERN__ATTENTION_MASK, TERN__POSITION_IDS, TERN__DECODER_INP
 
 /* The options of a body and of its layers. */
 typedef struct tern__decoder_call {
-    size_t size;
     tern_kv_cache *cache; /* or NULL                    */
     int64_t past;         /* the number of its tokens   */
     int layer;            /* the one that is called     */

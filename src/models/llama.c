@@ -151,7 +151,7 @@ static tern_tensor *llama_attention_call(tern_module *module, tern_scope *s, ter
 
 static tern_tensor *llama_attention_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
-    const tern__decoder_call plain = {.size = sizeof(plain)};
+    const tern__decoder_call plain = {0};
     return llama_attention_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
@@ -236,7 +236,7 @@ static tern_tensor *llama_layer_call(tern_module *module, tern_scope *s, tern_te
 
 static tern_tensor *llama_layer_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
-    const tern__decoder_call plain = {.size = sizeof(plain)};
+    const tern__decoder_call plain = {0};
     return llama_layer_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
@@ -289,7 +289,7 @@ static tern_tensor *llama_body_call(tern_module *module, tern_scope *s, tern_ten
 
 static tern_tensor *llama_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
 {
-    const tern__decoder_call plain = {.size = sizeof(plain)};
+    const tern__decoder_call plain = {0};
     return llama_body_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
 }
 

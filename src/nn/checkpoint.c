@@ -342,7 +342,7 @@ tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor
 }
 
 typedef struct inputs_attr {
-    tern__call_kind kind;
+    const tern__call_kind *kind;
     tern_module *module;
     bool has_opts;
     size_t opts[16]; /* its options, which begin with their size */
@@ -352,15 +352,15 @@ static void checkpoint_inputs(const void *attr, tern_scope *scope, tern_tensor *
 {
     const inputs_attr *a = attr;
     tern_tensor *in[TERN__CALL_INPUTS];
-    memcpy(in, x, (size_t)a->kind.count * sizeof(*in));
-    y[0] = tern__forward_inputs_once(&a->kind, a->module, scope, in, a->has_opts ? a->opts : NULL);
+    memcpy(in, x, (size_t)a->kind->count * sizeof(*in));
+    y[0] = tern__forward_inputs_once(a->kind, a->module, scope, in, a->has_opts ? a->opts : NULL);
 }
 
 tern_tensor *tern__checkpoint_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
                                      tern_tensor **x, const void *opts)
 {
     tern_tensor *y;
-    inputs_attr attr = {*kind, module, .has_opts = opts};
+    inputs_attr attr = {kind, module, .has_opts = opts};
     if (opts) memcpy(attr.opts, opts, *(const size_t *)opts);
     tern_checkpoint_function(scope, checkpoint_inputs, kind->count, x, 1, &y, &attr, sizeof(attr));
     return y;
