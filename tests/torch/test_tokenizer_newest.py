@@ -198,6 +198,7 @@ class TokenizerNewestTest(unittest.TestCase):
         kinds = [byte_level(), byte_level(add_prefix_space=True), [split(LLAMA3)], [split(expression) for expression in DEEPSEEK],
                  [pre_tokenizers.Digits(True), byte_level()], [pre_tokenizers.Digits(False)], [pre_tokenizers.Whitespace()],
                  [pre_tokenizers.WhitespaceSplit()], [pre_tokenizers.BertPreTokenizer()], [split(r"(?<=\s)\S+|^x|$\n|\p{^L}+")],
+                 [pre_tokenizers.Metaspace(), byte_level(add_prefix_space=True)], [pre_tokenizers.Metaspace("e", "first"), pre_tokenizers.Metaspace("t", "always")],
                  [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")]]
         for behavior in BEHAVIORS:
             kinds += [[pre_tokenizers.Punctuation(behavior)], [split(r"[aeiou ]", behavior)], [split(r"\w+|\d", behavior, True)], [pre_tokenizers.Split("e", behavior)]]
@@ -236,7 +237,7 @@ class TokenizerNewestTest(unittest.TestCase):
         kinds = [(marks, None, spaces, fallback, fuse) for fallback in (True, False) for fuse in (True, False)]
         kinds += [(None, pre_tokenizers.Metaspace("▁", scheme, cuts), decoders.Metaspace("▁", scheme, cuts), True, True)
                   for scheme in ("always", "first", "never") for cuts in (True, False)]
-        kinds += [(normalizers.Sequence([normalizers.Replace(Regex(r"\s+"), "▁"), normalizers.Replace(Regex("x*"), "-")]), None, None, True, True)]
+        kinds += [(normalizers.Sequence([normalizers.Replace(Regex(r"\s+"), "▁"), normalizers.Replace(Regex("x*"), "-")]), None, None, True, True), (normalizers.Replace("", "-"), None, None, True, True)]
         for normalizer, pre_tokenizer, decoder, fallback, fuse in kinds:
             peer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=fallback, fuse_unk=fuse))
             file = json.loads(peer.to_str())
