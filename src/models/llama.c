@@ -384,12 +384,15 @@ tern_llama_opts tern_llama_defaults(void)
                              .rope_truncate = true};
 }
 
-/* Returns the number of elements of all matrices. */
+/* Returns the number of elements of all matrices, and of the tables of rotary positions. */
 static double llama_elements(const tern_llama_opts *o)
 {
+    double tables = o->rope_scaling == TERN_ROPE_LONGROPE ? 2 : 1;
+    double positions = tables * (double)o->max_position_embeddings * (double)llama_head_dim(o);
     double hidden = (double)o->hidden_size, heads = (double)(o->num_attention_heads + llama_key_heads(o));
     double layer = hidden * (2 * heads * (double)llama_head_dim(o) + 3 * (double)o->intermediate_size);
-    return hidden * (double)o->vocab_size * (o->tie_word_embeddings ? 1 : 2) + o->num_hidden_layers * layer;
+    double tokens = hidden * (double)o->vocab_size * (o->tie_word_embeddings ? 1 : 2);
+    return tokens + o->num_hidden_layers * layer + positions;
 }
 
 static int llama_check(const tern_llama_opts *o, tern_error *err)
