@@ -203,18 +203,19 @@ static int part_add(splitter *s, size_t begin, size_t end, bool is_match)
     return status;
 }
 
-/* Splits the text at the matches of the step's expression. */
+/* Splits the text at the matches of the step's expression. An empty one parts what is around it, but does not
+ * count where the last one ended. */
 static int split_at_matches(tern__encoding *e, size_t step, const char *text, size_t bytes, bool is_first)
 {
     const tern__split *split = &e->tokenizer->splits[step];
     splitter s = {.e = e, .step = step + 1, .text = text, .behavior = split->behavior, .is_first = is_first};
-    size_t done = 0, from = 0, at[2];
+    size_t done = 0, from = 0, last = SIZE_MAX, at[2];
     int found = 0, status = TERN_OK;
     while (!status && from < bytes &&
            (found = tern__regex_find(split->regex, e->matcher, text, bytes, from, at, e->func, e->err)) > 0) {
         if (done < at[0]) status = part_add(&s, done, at[0], split->invert);
-        if (!status && at[0] < at[1]) status = part_add(&s, at[0], at[1], !split->invert);
-        done = at[1];
+        if (!status && (at[0] < at[1] || at[0] != last)) status = part_add(&s, at[0], at[1], !split->invert);
+        done = last = at[1];
         from = at[0] == at[1] ? tern__next_char(text, bytes, done) : done;
     }
     if (found < 0) return found;

@@ -199,7 +199,7 @@ class TokenizerNewestTest(unittest.TestCase):
                  [pre_tokenizers.Digits(True), byte_level()], [pre_tokenizers.Digits(False)], [pre_tokenizers.Whitespace()],
                  [pre_tokenizers.WhitespaceSplit()], [pre_tokenizers.BertPreTokenizer()], [split(r"(?<=\s)\S+|^x|$\n|\p{^L}+")],
                  [pre_tokenizers.Metaspace(), byte_level(add_prefix_space=True)], [pre_tokenizers.Metaspace("e", "first"), pre_tokenizers.Metaspace("t", "always")],
-                 [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")]]
+                 [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")], [split(r"x*", "contiguous")], [split(r"(?=[et])", "merged_with_next")], [split(r"x*", "merged_with_previous", True)]]
         for behavior in BEHAVIORS:
             kinds += [[pre_tokenizers.Punctuation(behavior)], [split(r"[aeiou ]", behavior)], [split(r"\w+|\d", behavior, True)], [pre_tokenizers.Split("e", behavior)]]
         for kind in kinds:
@@ -218,6 +218,8 @@ class TokenizerNewestTest(unittest.TestCase):
         peer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])])
         self.compare(peer, documents(30, 60))
+        peer.normalizer = normalizers.Sequence([normalizers.Prepend("_"), normalizers.Replace("k", " k")])
+        self.compare(Tokenizer.from_str(peer.to_str()), documents(32, 30))
 
     def test_ignored_merges(self):
         file = json.loads(self.base.to_str())
