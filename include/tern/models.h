@@ -132,7 +132,7 @@ TERN_API tern_vit_opts tern_vit_preset(const char *name);
  * heads.head), and initial weights, bit for bit; those of the scores are 0. (N, in_channels, image_size,
  * image_size) -> (N, classes). torchvision.models.VisionTransformer. tern_pretrained_open makes one of a
  * folder of transformers' ViTForImageClassification. E_RANGE: layers, sizes, and the errors of the layers;
- * its forward: E_SHAPE. */
+ * E_MEMORY, also if the weights are more than the machine's memory; its forward: E_SHAPE. */
 TERN_API tern_module *tern_vit_new(const tern_vit_opts *opts, tern_rng *rng, tern_error *err);
 
 /* The names are those of a config.json of transformers' BertModel. */

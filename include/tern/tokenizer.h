@@ -50,8 +50,8 @@ TERN_API tern_tokenizer_train_opts tern_tokenizer_train_defaults(void);
 /* Learns GPT-2's byte-level BPE. Vocabulary and merges are those of BpeTrainer(initial_alphabet =
  * ByteLevel.alphabet()) with the pre-tokenizer ByteLevel(add_prefix_space = False) for the same texts
  * (train_from_iterator). E_RANGE: a vocabulary below 256 and the special tokens, or above 2^22, a negative
- * count; E_INVALID: a text, path or token that is NULL, an empty token; E_UNSUPPORTED: this build has no
- * PCRE2; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
+ * count; E_INVALID: a text, path or token that is NULL, a token that is empty or not UTF-8; E_UNSUPPORTED:
+ * this build has no PCRE2; E_IO: a file; E_MEMORY. Yours: tern_tokenizer_free. */
 TERN_API tern_tokenizer *tern_tokenizer_train(const tern_tokenizer_train_opts *opts, tern_error *err);
 
 /* Writes a tokenizer.json: byte for byte the one that was opened, or what was trained or read from

@@ -93,12 +93,15 @@ int tern_token_writer_write(tern_token_writer *writer, const int32_t *ids, int64
 {
     static const char func[] = "tern_token_writer_write";
     if (tern__is_set(err)) return err->code;
-    if (tern__need(writer, "writer", func, err) || (count && tern__need(ids, "ids", func, err)))
-        return TERN_E_INVALID;
-    if (count < 0) return tern__error_set(err, func, TERN_E_RANGE, "%lld ids", (long long)count);
+    if (tern__need(writer, "writer", func, err)) return TERN_E_INVALID;
     if (writer->status)
         return tern__error_set(err, func, TERN_E_STATE, "%s: an earlier call failed", writer->path);
-    writer->status = ids_write(writer, ids, count, err);
+    if (count && tern__need(ids, "ids", func, err))
+        writer->status = TERN_E_INVALID;
+    else if (count < 0)
+        writer->status = tern__error_set(err, func, TERN_E_RANGE, "%lld ids", (long long)count);
+    else
+        writer->status = ids_write(writer, ids, count, err);
     writer->count += writer->status ? 0 : count;
     return writer->status;
 }

@@ -72,9 +72,13 @@ static tern_tensor *gpt2_attention_forward(tern_module *module, tern_scope *s, t
     return gpt2_attention_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
-static const tern__call_kind gpt2_attention_kind = {
-    "tern_forward",      "gpt2_attention", gpt2_attention_forward,
-    gpt2_attention_call, .needed = 1,      .count = TERN__DECODER_INPUTS};
+static const tern__call_kind gpt2_attention_kind = {"tern_forward",
+                                                    "gpt2_attention",
+                                                    gpt2_attention_forward,
+                                                    gpt2_attention_call,
+                                                    .needed = 1,
+                                                    .count = TERN__DECODER_INPUTS,
+                                                    .opts = sizeof(tern__decoder_call)};
 
 static tern_module *new_gpt2_attention(const tern_gpt2_opts *o, tern_error *err)
 {
@@ -158,8 +162,13 @@ static tern_tensor *gpt2_block_forward(tern_module *module, tern_scope *s, tern_
     return gpt2_block_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
-static const tern__call_kind gpt2_block_kind = {"tern_forward",  "gpt2_block", gpt2_block_forward,
-                                                gpt2_block_call, .needed = 1,  .count = TERN__DECODER_INPUTS};
+static const tern__call_kind gpt2_block_kind = {"tern_forward",
+                                                "gpt2_block",
+                                                gpt2_block_forward,
+                                                gpt2_block_call,
+                                                .needed = 1,
+                                                .count = TERN__DECODER_INPUTS,
+                                                .opts = sizeof(tern__decoder_call)};
 
 static tern_module *new_gpt2_norm(const tern_gpt2_opts *o, tern_error *err)
 {
@@ -213,8 +222,13 @@ static tern_tensor *gpt2_body_forward(tern_module *module, tern_scope *s, tern_t
     return gpt2_body_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
 }
 
-static const tern__call_kind gpt2_body_kind = {"tern_forward", "gpt2_body", gpt2_body_forward,
-                                               gpt2_body_call, .needed = 1, .count = TERN__DECODER_INPUTS};
+static const tern__call_kind gpt2_body_kind = {"tern_forward",
+                                               "gpt2_body",
+                                               gpt2_body_forward,
+                                               gpt2_body_call,
+                                               .needed = 1,
+                                               .count = TERN__DECODER_INPUTS,
+                                               .opts = sizeof(tern__decoder_call)};
 
 static int add_gpt2_blocks(gpt2_body *self, const tern_gpt2_opts *o, tern_error *err)
 {

@@ -58,7 +58,8 @@ int tern__kv_cache_check(const tern_kv_cache *cache, const tern_module *body, te
     const int64_t *shape = tokens->view.shape;
     if (cache->body != body)
         return tern__scope_fail(s, func, TERN_E_INVALID, "kv_cache: it was made for another model");
-    if (s->grad)
+    const tern__first_pass *pass = &s->checkpoint;
+    if (s->grad || (pass->traced && !pass->paused))
         return tern__scope_fail(s, func, TERN_E_STATE,
                                 "kv_cache: it passes no gradients on; turn their recording off "
                                 "(tern_grad_enabled_set)");

@@ -216,9 +216,13 @@ static tern_tensor *language_model_run(tern_module *model, tern_scope *scope, co
     tern_tensor *x[TERN__DECODER_INPUTS] = {tokens, mask, ids};
     if (scope->error.code) return NULL;
     if (tern__language_model_of(model)) { /* whatever its tern_forward has become */
-        const tern__call_kind kind = {func,           "language model",
-                                      model->forward, language_model_call,
-                                      .needed = 1,    .count = TERN__DECODER_INPUTS};
+        const tern__call_kind kind = {func,
+                                      "language model",
+                                      model->forward,
+                                      language_model_call,
+                                      .needed = 1,
+                                      .count = TERN__DECODER_INPUTS,
+                                      .opts = sizeof(*call)};
         return tern__forward_inputs(&kind, model, scope, x, call);
     }
     tern__scope_fail(scope, func, TERN_E_INVALID, "expected a language model, got %s",

@@ -48,6 +48,7 @@ enum { TERN__TOKENS, TERN__ATTENTION_MASK, TERN__POSITION_IDS, TERN__DECODER_INP
 typedef struct tern__decoder_call {
     tern_kv_cache *cache; /* or NULL                    */
     int64_t past;         /* the number of its tokens   */
+    int64_t positions;    /* one more than the highest of given positions; 0: none are given */
     int layer;            /* the one that is called     */
 } tern__decoder_call;
 

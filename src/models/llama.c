@@ -91,14 +91,15 @@ static void llama_rope_free(llama_rope *rope)
     tern__free(rope->factors);
 }
 
-/* Returns tables for x (N, T, heads, D): (T, 1, K) of the positions from `first` on, or (N or 1, T, 1, K) of
- * those that are given, (N or 1, T). They are of f64 if x is. */
-static bool llama_rope_tables(const llama_rope *rope, tern_scope *s, const tern_tensor *x, int64_t first,
-                              tern_tensor *ids, tern_tensor *tables[2])
+/* Returns tables for x (N, T, heads, D): (T, 1, K) of the positions after those of the cache, or (N or 1, T,
+ * 1, K) of those that are given, (N or 1, T). They are of f64 if x is. */
+static bool llama_rope_tables(const llama_rope *rope, tern_scope *s, const tern_tensor *x,
+                              const tern__decoder_call *call, tern_tensor *ids, tern_tensor *tables[2])
 {
-    int64_t last = first + x->view.shape[1], rows = ids ? rope->tables[0]->view.shape[0] : last;
+    int64_t first = call->past, last = first + x->view.shape[1],
+            rows = ids ? rope->tables[0]->view.shape[0] : last;
     bool is_double = x->view.dtype == TERN_F64;
-    bool is_short = rope->short_tables[0] && last <= rope->opts.original_positions;
+    bool is_short = rope->short_tables[0] && (ids ? call->positions : last) <= rope->opts.original_positions;
     tern_tensor *const *kept = is_short ? rope->short_tables : rope->tables, *whole[] = {kept[0], kept[1]};
     for (int i = 0; i < 2 && is_double; i++)
         whole[i] = tern__result(s, TERN_F64, TERN__PLAIN, 2, (int64_t[]){rows, rope->pairs});
@@ -140,7 +141,7 @@ static tern_tensor *llama_attention_call(tern_module *module, tern_scope *s, ter
     tern_tensor *q = llama_heads(s, self->q_proj, x, self->heads, self->head_dim);
     tern_tensor *k = llama_heads(s, self->k_proj, x, self->key_heads, self->head_dim);
     tern_tensor *v = llama_heads(s, self->v_proj, x, self->key_heads, self->head_dim);
-    if (!q || !llama_rope_tables(self->rope, s, q, call->past, in[TERN__POSITION_IDS], tables)) return NULL;
+    if (!q || !llama_rope_tables(self->rope, s, q, call, in[TERN__POSITION_IDS], tables)) return NULL;
     q = tern_rotary_embedding(s, q, tables[0], tables[1], false);
     k = tern_rotary_embedding(s, k, tables[0], tables[1], false);
     double dropout = module->training ? self->dropout : 0;
@@ -155,9 +156,13 @@ static tern_tensor *llama_attention_forward(tern_module *module, tern_scope *s, 
     return llama_attention_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
-static const tern__call_kind llama_attention_kind = {
-    "tern_forward",       "llama_attention", llama_attention_forward,
-    llama_attention_call, .needed = 1,       .count = TERN__DECODER_INPUTS};
+static const tern__call_kind llama_attention_kind = {"tern_forward",
+                                                     "llama_attention",
+                                                     llama_attention_forward,
+                                                     llama_attention_call,
+                                                     .needed = 1,
+                                                     .count = TERN__DECODER_INPUTS,
+                                                     .opts = sizeof(tern__decoder_call)};
 
 static tern_module *new_llama_linear(int64_t in, int64_t out, bool bias, tern_error *err)
 {
@@ -240,9 +245,13 @@ static tern_tensor *llama_layer_forward(tern_module *module, tern_scope *s, tern
     return llama_layer_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){x}, &plain);
 }
 
-static const tern__call_kind llama_layer_kind = {"tern_forward",      "llama_layer",
-                                                 llama_layer_forward, llama_layer_call,
-                                                 .needed = 1,         .count = TERN__DECODER_INPUTS};
+static const tern__call_kind llama_layer_kind = {"tern_forward",
+                                                 "llama_layer",
+                                                 llama_layer_forward,
+                                                 llama_layer_call,
+                                                 .needed = 1,
+                                                 .count = TERN__DECODER_INPUTS,
+                                                 .opts = sizeof(tern__decoder_call)};
 
 static tern_module *new_llama_norm(const tern_llama_opts *o, tern_error *err)
 {
@@ -275,16 +284,27 @@ typedef struct llama_body {
     int64_t positions;
 } llama_body;
 
+/* Returns one more than the highest position, or -1 with the scope's error. */
+static int64_t llama_positions(tern_scope *s, tern_tensor *ids)
+{
+    if (tern__view_count(&ids->view) == 0) return 0;
+    tern_tensor *highest = tern_amax(s, ids, 0, NULL, false);
+    return highest ? (int64_t)tern_item(highest) + 1 : -1;
+}
+
+/* Longrope's factors depend on the highest position; nothing else asks for it. */
 static tern_tensor *llama_body_call(tern_module *module, tern_scope *s, tern_tensor *const *x,
                                     const void *opts)
 {
     llama_body *self = (llama_body *)module;
-    const tern__decoder_call *call = opts;
+    tern__decoder_call call = *(const tern__decoder_call *)opts;
     tern_tensor *in[TERN__DECODER_INPUTS];
-    if (tern__decoder_check(module, s, x, call, self->positions)) return NULL;
+    if (tern__decoder_check(module, s, x, &call, self->positions)) return NULL;
     in[TERN__STATES] = tern_forward(self->embed_tokens, s, x[TERN__TOKENS]);
-    if (!in[TERN__STATES] || tern__decoder_settle(s, x, call, in)) return NULL;
-    return tern_forward(self->norm, s, tern__decoder_layers(&llama_layer_kind, self->layers, s, in, call));
+    if (!in[TERN__STATES] || tern__decoder_settle(s, x, &call, in)) return NULL;
+    if (in[TERN__POSITION_IDS] && self->rope.short_tables[0])
+        call.positions = llama_positions(s, in[TERN__POSITION_IDS]);
+    return tern_forward(self->norm, s, tern__decoder_layers(&llama_layer_kind, self->layers, s, in, &call));
 }
 
 static tern_tensor *llama_body_forward(tern_module *module, tern_scope *s, tern_tensor *tokens)
@@ -293,8 +313,13 @@ static tern_tensor *llama_body_forward(tern_module *module, tern_scope *s, tern_
     return llama_body_call(module, s, (tern_tensor *[TERN__DECODER_INPUTS]){tokens}, &plain);
 }
 
-static const tern__call_kind llama_body_kind = {"tern_forward",  "llama_body", llama_body_forward,
-                                                llama_body_call, .needed = 1,  .count = TERN__DECODER_INPUTS};
+static const tern__call_kind llama_body_kind = {"tern_forward",
+                                                "llama_body",
+                                                llama_body_forward,
+                                                llama_body_call,
+                                                .needed = 1,
+                                                .count = TERN__DECODER_INPUTS,
+                                                .opts = sizeof(tern__decoder_call)};
 
 static void llama_body_release(tern_module *module)
 {
@@ -359,12 +384,15 @@ tern_llama_opts tern_llama_defaults(void)
                              .rope_truncate = true};
 }
 
-/* Returns the number of elements of all matrices. */
+/* Returns the number of elements of all matrices, and of the tables of rotary positions. */
 static double llama_elements(const tern_llama_opts *o)
 {
+    double tables = o->rope_scaling == TERN_ROPE_LONGROPE ? 2 : 1;
+    double positions = tables * (double)o->max_position_embeddings * (double)llama_head_dim(o);
     double hidden = (double)o->hidden_size, heads = (double)(o->num_attention_heads + llama_key_heads(o));
     double layer = hidden * (2 * heads * (double)llama_head_dim(o) + 3 * (double)o->intermediate_size);
-    return hidden * (double)o->vocab_size * (o->tie_word_embeddings ? 1 : 2) + o->num_hidden_layers * layer;
+    double tokens = hidden * (double)o->vocab_size * (o->tie_word_embeddings ? 1 : 2);
+    return tokens + o->num_hidden_layers * layer + positions;
 }
 
 static int llama_check(const tern_llama_opts *o, tern_error *err)

@@ -2,8 +2,7 @@
  * construction: an image's patches become tokens by a convolution, a learnt token for the class comes
  * before them, layers of a transformer follow, and the class token's result gives the scores. */
 #include "base/opts.h"
-#include "models/pretrained.h"
-#include "nn/init.h"
+#include "models/language_model.h"
 
 #include <tern/models.h>
 #include <tern/transformer.h>
@@ -202,6 +201,16 @@ tern_vit_opts tern_vit_preset(const char *name)
     return o;
 }
 
+/* Returns the number of elements of all matrices. */
+static double vit_elements(const tern_vit_opts *o)
+{
+    double hidden = (double)o->hidden_dim, layer = 4 * hidden + 2 * (double)o->mlp_dim,
+           patch = (double)o->patch_size, side = (double)o->image_size / patch,
+           features = o->representation_size ? (double)o->representation_size : hidden;
+    double rows = (double)o->in_channels * patch * patch + side * side + (double)o->representation_size;
+    return hidden * (rows + o->layers * layer) + features * (double)o->classes;
+}
+
 /* The layers check the other sizes. */
 static int vit_check_opts(const tern_vit_opts *o, tern_error *err)
 {
@@ -217,7 +226,7 @@ static int vit_check_opts(const tern_vit_opts *o, tern_error *err)
         return tern__error_set(err, func, TERN_E_RANGE,
                                "vit: representation_size is %lld, expected at least 0",
                                (long long)o->representation_size);
-    if (o->dropout >= 0 && o->dropout <= 1) return TERN_OK;
+    if (o->dropout >= 0 && o->dropout <= 1) return tern__matrices_check(vit_elements(o), func, err);
     return tern__error_set(err, func, TERN_E_RANGE, "vit: expected a dropout in [0, 1], got %g", o->dropout);
 }
 

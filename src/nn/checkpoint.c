@@ -58,6 +58,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     child->draws = r->draws;
     child->autocast.policy = r->policy;
     child->stream = scope->stream;
+    child->grad = true; /* a call before this one may have left gradients off */
     child->role = scope->role;
     child->role.keeps_buffers = child->role.is_again = true;
     return child;
@@ -287,13 +288,21 @@ static bool checkpoint_can_run(tern_scope *scope, const record *r, tern_tensor *
     return false;
 }
 
+static void results_clear(int y_count, tern_tensor **y)
+{
+    for (int i = 0; i < y_count && y; i++) y[i] = NULL;
+}
+
+/* The inputs are copied before the results are cleared: both lists may be one. */
 int tern_checkpoint_function(tern_scope *scope, tern_checkpoint_fn function, int x_count,
                              tern_tensor *const *x, int y_count, tern_tensor **y, const void *attr,
                              size_t bytes)
 {
     record *r = NULL;
-    for (int i = 0; i < y_count && y; i++) y[i] = NULL;
-    if (!scope || scope->error.code) return tern_scope_error(scope)->code;
+    if (!scope || scope->error.code) {
+        results_clear(y_count, y);
+        return tern_scope_error(scope)->code;
+    }
     const record like = {.function = function,
                          .attr = attr,
                          .x_count = x_count,
@@ -303,13 +312,14 @@ int tern_checkpoint_function(tern_scope *scope, tern_checkpoint_fn function, int
                          .draws = scope->draws,
                          .policy = scope->autocast.policy};
     if (checkpoint_can_run(scope, &like, x, y)) r = new_record(scope, &like, x, bytes);
+    results_clear(y_count, y);
     for (int i = 0; i < x_count && r; i++)
         if (!tern__op_enter(scope, "tern_checkpoint", 0, 1, &r->given[i])) return scope->error.code;
     if (r && scope->grad)
         checkpoint_run(scope, r, y);
     else if (r)
         checkpoint_call(scope, r, r->given, y, PASS_ONLY);
-    for (int i = 0; i < y_count && y && scope->error.code; i++) y[i] = NULL;
+    if (scope->error.code) results_clear(y_count, y);
     return scope->error.code;
 }
 
@@ -341,27 +351,27 @@ tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor
     return tern__checkpoint_by(module, scope, x, module->forward);
 }
 
+/* The kind may be of the caller's stack, and is needed in backward. */
 typedef struct inputs_attr {
-    const tern__call_kind *kind;
+    tern__call_kind kind;
     tern_module *module;
-    bool has_opts;
-    size_t opts[16]; /* its options, which begin with their size */
+    size_t opts[16];
 } inputs_attr;
 
 static void checkpoint_inputs(const void *attr, tern_scope *scope, tern_tensor *const *x, tern_tensor **y)
 {
     const inputs_attr *a = attr;
     tern_tensor *in[TERN__CALL_INPUTS];
-    memcpy(in, x, (size_t)a->kind->count * sizeof(*in));
-    y[0] = tern__forward_inputs_once(a->kind, a->module, scope, in, a->has_opts ? a->opts : NULL);
+    memcpy(in, x, (size_t)a->kind.count * sizeof(*in));
+    y[0] = tern__forward_inputs_once(&a->kind, a->module, scope, in, a->kind.opts ? a->opts : NULL);
 }
 
 tern_tensor *tern__checkpoint_inputs(const tern__call_kind *kind, tern_module *module, tern_scope *scope,
                                      tern_tensor **x, const void *opts)
 {
     tern_tensor *y;
-    inputs_attr attr = {kind, module, .has_opts = opts};
-    if (opts) memcpy(attr.opts, opts, *(const size_t *)opts);
+    inputs_attr attr = {*kind, module, {0}};
+    if (kind->opts) memcpy(attr.opts, opts, kind->opts);
     tern_checkpoint_function(scope, checkpoint_inputs, kind->count, x, 1, &y, &attr, sizeof(attr));
     return y;
 }

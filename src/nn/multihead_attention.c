@@ -217,7 +217,8 @@ tern_tensor *tern_multihead_attention_forward(tern_module *module, tern_scope *s
                                               const tern_multihead_attention_call_opts *opts)
 {
     static const tern__call_kind kind = {
-        __func__, "multihead_attention", self_attention, attention_of_inputs, .needed = 3, .count = INPUTS};
+        __func__,    "multihead_attention", self_attention,       attention_of_inputs,
+        .needed = 3, .count = INPUTS,       .opts = sizeof(*opts)};
     tern_multihead_attention_call_opts o = tern_multihead_attention_call_defaults();
     if (!s || tern__scope_opts(s, &o, sizeof(o), opts, __func__)) return NULL;
     tern_tensor *x[INPUTS] = {q, k, v, o.attn_mask, o.key_padding_mask};

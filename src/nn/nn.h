@@ -115,6 +115,7 @@ typedef struct tern__call_kind {
     tern_forward_fn made; /* the module's own forward, which tells the kind of module */
     tern_tensor *(*forward)(tern_module *module, tern_scope *scope, tern_tensor *const *x, const void *opts);
     int needed, count; /* the first `needed` of the `count` inputs must be given, the others may be NULL */
+    size_t opts;       /* bytes of the options; 0: it has none */
 } tern__call_kind;
 #define TERN__CALL_INPUTS 8
 /* Calls kind->forward, with the casts of amp around it. */

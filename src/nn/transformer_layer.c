@@ -27,9 +27,8 @@ typedef struct transformer {
 /* Inputs of the calls, in this order; an encoder has no memory. */
 enum { X, MEMORY, MASK, MEMORY_MASK, PADDING, MEMORY_PADDING, INPUTS };
 
-/* What else a call is told; begins with its size, as public options do. */
+/* What else a call is told. */
 typedef struct transformer_call {
-    size_t size;
     bool is_causal, memory_is_causal;
 } transformer_call;
 
@@ -114,7 +113,7 @@ static tern_tensor *stack_call(tern_module *module, tern_scope *s, tern_tensor *
 
 /* ---- the kinds, each with a forward of its own, by which it is known ---- */
 
-static const transformer_call without_masks = {.size = sizeof(transformer_call)};
+static const transformer_call without_masks = {0};
 
 static tern_tensor *encoder_layer_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
@@ -151,7 +150,8 @@ static tern_tensor *decoder_forward(tern_module *module, tern_scope *s, tern_ten
                                                 name##_forward,                                              \
                                                 call,                                                        \
                                                 .needed = needs,                                             \
-                                                .count = INPUTS};
+                                                .count = INPUTS,                                             \
+                                                .opts = sizeof(transformer_call)};
 KIND(encoder_layer, layer_call, 1)
 KIND(encoder, stack_call, 1)
 KIND(decoder_layer, layer_call, 2)
@@ -176,7 +176,7 @@ static tern_tensor *encoder_enter(const tern__call_kind *kind, tern_module *modu
     tern_transformer_encoder_call_opts o = tern_transformer_encoder_call_defaults();
     if (!s || tern__scope_opts(s, &o, sizeof(o), opts, kind->func)) return NULL;
     tern_tensor *x[INPUTS] = {[X] = src, [MASK] = o.src_mask, [PADDING] = o.src_key_padding_mask};
-    const transformer_call call = {sizeof(call), .is_causal = o.is_causal};
+    const transformer_call call = {.is_causal = o.is_causal};
     return tern__forward_inputs(kind, module, s, x, &call);
 }
 
@@ -188,7 +188,7 @@ static tern_tensor *decoder_enter(const tern__call_kind *kind, tern_module *modu
     if (!s || tern__scope_opts(s, &o, sizeof(o), opts, kind->func)) return NULL;
     tern_tensor *x[INPUTS] = {
         tgt, memory, o.tgt_mask, o.memory_mask, o.tgt_key_padding_mask, o.memory_key_padding_mask};
-    const transformer_call call = {sizeof(call), o.tgt_is_causal, o.memory_is_causal};
+    const transformer_call call = {o.tgt_is_causal, o.memory_is_causal};
     return tern__forward_inputs(kind, module, s, x, &call);
 }
 

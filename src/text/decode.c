@@ -138,11 +138,10 @@ static int replace_all(const tern_text *from, tern_text *to, const tern__decoder
 }
 
 /* Makes the text of a token; `now` and `next` are memory that is used again. */
-static int piece_make(tern_tokenizer *t, int64_t id, tern_text *now, tern_text *next, const char *func,
-                      tern_error *err)
+static int piece_make(tern_tokenizer *t, int64_t id, const tern__token *token, tern_text *now,
+                      tern_text *next, const char *func, tern_error *err)
 {
     const tern__decoder *d = &t->decoder;
-    const tern__token *token = &t->all.tokens[id];
     tern__decoded *piece = &d->pieces[id];
     now->bytes = 0;
     int status = tern__text_add(now, token->text, token->bytes, func, err);
@@ -171,6 +170,12 @@ static int piece_make(tern_tokenizer *t, int64_t id, tern_text *now, tern_text *
     return TERN_OK;
 }
 
+/* Of an added token that is found in what the normalizers make, that is its text. */
+static tern__token normalized_text(const tern__added_token *added)
+{
+    return (tern__token){added->content, (uint32_t)added->bytes};
+}
+
 static void special_mark(tern_tokenizer *t, const tern__added_tokens *added)
 {
     for (size_t i = 0; i < added->count; i++)
@@ -184,7 +189,14 @@ int tern__decoder_make(tern_tokenizer *t, const char *func, tern_error *err)
     t->decoder.pieces = tern__alloc((size_t)t->all.size * sizeof(*t->decoder.pieces) + 1, func, err);
     if (!t->decoder.pieces) return TERN_E_MEMORY;
     for (int64_t id = 0; id < t->all.size && !status; id++)
-        if (t->all.tokens[id].text) status = piece_make(t, id, &now, &next, func, err);
+        if (t->all.tokens[id].text) status = piece_make(t, id, &t->all.tokens[id], &now, &next, func, err);
+    for (size_t i = 0; i < t->normalized.count && !status; i++) {
+        const tern__token token = normalized_text(&t->normalized.tokens[i]);
+        tern__decoded *piece = &t->decoder.pieces[t->normalized.tokens[i].id];
+        tern__free(piece->text);
+        *piece = (tern__decoded){0};
+        status = piece_make(t, t->normalized.tokens[i].id, &token, &now, &next, func, err);
+    }
     special_mark(t, &t->raw);
     special_mark(t, &t->normalized);
     tern_text_free(&now);
@@ -283,8 +295,12 @@ static int stream_add_byte(tern_decode_stream *s, const tern__decoded *piece)
 }
 
 /* Emits the first token without Metaspace's marks. */
-static int emit_without_marks(tern_decode_stream *s, const tern__token *token)
+static int emit_without_marks(tern_decode_stream *s, int32_t id)
 {
+    const tern_tokenizer *t = s->tokenizer;
+    tern__token own = t->all.tokens[id], *token = &own;
+    for (size_t i = 0; i < t->normalized.count; i++)
+        if (t->normalized.tokens[i].id == id) own = normalized_text(&t->normalized.tokens[i]);
     const tern_text *mark = &s->tokenizer->decoder.drop;
     size_t at = 0;
     for (const char *found; (found = memmem(token->text + at, token->bytes - at, mark->text, mark->bytes));) {
@@ -309,7 +325,7 @@ static int stream_add(tern_decode_stream *s, int32_t id)
     }
     if (piece->is_byte) return stream_add_byte(s, piece);
     if (run_end(s) || (d->has_blanks && !is_first && stream_emit(s, " ", 1))) return TERN_E_MEMORY;
-    if (is_first && d->drop.bytes) return emit_without_marks(s, &t->all.tokens[id]);
+    if (is_first && d->drop.bytes) return emit_without_marks(s, id);
     return stream_emit(s, piece->text, piece->bytes);
 }
 

@@ -51,6 +51,10 @@ tern__encoding *tern__encoding_open(const tern_tokenizer *t, const char *func, t
     e->func = func;
     e->err = err;
     int status = e->words ? TERN_OK : tern__bpe_cache_new(e);
+    if (!status && !e->prepended && t->split_count) {
+        e->prepended = tern__alloc(t->split_count * sizeof(*e->prepended), func, err);
+        if (!e->prepended) status = TERN_E_MEMORY;
+    }
     if (!status && !e->matcher && needs_matcher(t)) {
         e->matcher = tern__regex_matcher_new(func, err);
         if (!e->matcher) status = TERN_E_MEMORY;
@@ -67,8 +71,10 @@ void tern__encoding_close(tern__encoding *e)
 
 void tern__encoding_free(tern__encoding *e)
 {
-    tern_text *const texts[] = {&e->repaired, &e->normalized, &e->spare, &e->prepended, &e->written};
+    tern_text *const texts[] = {&e->repaired, &e->normalized, &e->spare, &e->written};
     for (size_t i = 0; i < TERN__COUNT(texts); i++) tern_text_free(texts[i]);
+    for (size_t i = 0; e->prepended && i < e->tokenizer->split_count; i++) tern_text_free(&e->prepended[i]);
+    tern__free(e->prepended);
     tern__regex_matcher_free(e->matcher);
     tern__free(e->words);
     tern__free(e->symbols);

@@ -56,7 +56,7 @@ static int normalizer_find(tern__encoding *e, const tern__normalizer *n, const c
                            size_t from, size_t at[2])
 {
     if (n->regex) return tern__regex_find(n->regex, e->matcher, text, bytes, from, at, e->func, e->err);
-    const char *found = n->from.bytes ? memmem(text + from, bytes - from, n->from.text, n->from.bytes) : NULL;
+    const char *found = memmem(text + from, bytes - from, n->from.text, n->from.bytes);
     if (!found) return 0;
     at[0] = (size_t)(found - text);
     at[1] = at[0] + n->from.bytes;

@@ -22,8 +22,16 @@ static const struct {
 
 #define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}]"
 
-static tern__split *split_add(tern_tokenizer *t, tern__split_kind kind, const char *func, tern_error *err)
+/* A text passes through them by recursion. */
+enum { SPLITS_MOST = 256 };
+
+static tern__split *split_add(tern_tokenizer *t, tern__split_kind kind, const char *path, const char *func,
+                              tern_error *err)
 {
+    if (t->split_count == SPLITS_MOST) {
+        tern__error_set(err, func, TERN_E_FORMAT, "%s has more than %d pre_tokenizers", path, SPLITS_MOST);
+        return NULL;
+    }
     if (tern__array_reserve(&t->splits, &t->split_room, t->split_count + 1, sizeof(*t->splits), func, err))
         return NULL;
     tern__split *made = &t->splits[t->split_count++];
@@ -34,7 +42,7 @@ static tern__split *split_add(tern_tokenizer *t, tern__split_kind kind, const ch
 static int split_add_regex(tern_tokenizer *t, const char *pattern, tern__split_behavior behavior, bool invert,
                            const char *path, const char *func, tern_error *err)
 {
-    tern__split *made = split_add(t, TERN__SPLIT_REGEX, func, err);
+    tern__split *made = split_add(t, TERN__SPLIT_REGEX, path, func, err);
     if (!made) return TERN_E_MEMORY;
     made->behavior = behavior;
     made->invert = invert;
@@ -60,7 +68,7 @@ static int behavior_parse(const cJSON *part, tern__split_behavior *to, const cha
 static int byte_level_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
                             tern_error *err)
 {
-    tern__split *made = split_add(t, TERN__SPLIT_BYTE_LEVEL, func, err);
+    tern__split *made = split_add(t, TERN__SPLIT_BYTE_LEVEL, path, func, err);
     if (!made) return TERN_E_MEMORY;
     t->bpe.byte_level = true;
     made->prepend =
@@ -79,7 +87,7 @@ static int metaspace_parse(tern_tokenizer *t, const cJSON *part, const char *pat
     static const char *const schemes[] = {"never", "first", "always"};
     const char *mark = tern__part_string(part, "replacement"),
                *scheme = tern__part_string(part, "prepend_scheme");
-    tern__split *made = split_add(t, TERN__SPLIT_METASPACE, func, err);
+    tern__split *made = split_add(t, TERN__SPLIT_METASPACE, path, func, err);
     if (!made) return TERN_E_MEMORY;
     if (!mark) return tern__part_refuse(path, "pre_tokenizer", part, "no replacement", func, err);
     made->prepend =
@@ -96,7 +104,7 @@ static int metaspace_parse(tern_tokenizer *t, const cJSON *part, const char *pat
 static int split_parse_regex(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
                              tern_error *err)
 {
-    tern__split *made = split_add(t, TERN__SPLIT_REGEX, func, err);
+    tern__split *made = split_add(t, TERN__SPLIT_REGEX, path, func, err);
     if (!made) return TERN_E_MEMORY;
     made->invert = tern__part_bool(part, "invert", false);
     if (behavior_parse(part, &made->behavior, path, func, err)) return TERN_E_FORMAT;
@@ -195,18 +203,19 @@ static int part_add(splitter *s, size_t begin, size_t end, bool is_match)
     return status;
 }
 
-/* Splits the text at the matches of the step's expression. */
+/* Splits the text at the matches of the step's expression. An empty one parts what is around it, but does not
+ * count where the last one ended. */
 static int split_at_matches(tern__encoding *e, size_t step, const char *text, size_t bytes, bool is_first)
 {
     const tern__split *split = &e->tokenizer->splits[step];
     splitter s = {.e = e, .step = step + 1, .text = text, .behavior = split->behavior, .is_first = is_first};
-    size_t done = 0, from = 0, at[2];
+    size_t done = 0, from = 0, last = SIZE_MAX, at[2];
     int found = 0, status = TERN_OK;
     while (!status && from < bytes &&
            (found = tern__regex_find(split->regex, e->matcher, text, bytes, from, at, e->func, e->err)) > 0) {
         if (done < at[0]) status = part_add(&s, done, at[0], split->invert);
-        if (!status && at[0] < at[1]) status = part_add(&s, at[0], at[1], !split->invert);
-        done = at[1];
+        if (!status && (at[0] < at[1] || at[0] != last)) status = part_add(&s, at[0], at[1], !split->invert);
+        done = last = at[1];
         from = at[0] == at[1] ? tern__next_char(text, bytes, done) : done;
     }
     if (found < 0) return found;
@@ -215,31 +224,30 @@ static int split_at_matches(tern__encoding *e, size_t step, const char *text, si
     return status;
 }
 
-/* Copies the text with a mark before it and, by Metaspace, in place of spaces. Only the last step but one
- * uses the copy at a time: ByteLevel is the last, and Metaspace is refused twice. */
-static int mark_spaces(tern__encoding *e, const tern__split *split, const char **text, size_t *bytes,
-                       bool is_first)
+/* Copies the text with a mark before it and, by Metaspace, in place of spaces. Each step has a copy of its own:
+ * the steps before it are still reading theirs. */
+static int mark_spaces(tern__encoding *e, size_t step, const char **text, size_t *bytes, bool is_first)
 {
+    const tern__split *split = &e->tokenizer->splits[step];
     const tern_text *mark = &split->replacement;
+    tern_text *copy = &e->prepended[step];
     bool is_meta = split->kind == TERN__SPLIT_METASPACE;
     bool wants =
         split->prepend == TERN__PREPEND_ALWAYS || (split->prepend == TERN__PREPEND_FIRST && is_first);
     bool has =
         (is_meta && **text == ' ') || (*bytes >= mark->bytes && !memcmp(*text, mark->text, mark->bytes));
     if (!is_meta && (!wants || has)) return TERN_OK;
-    e->prepended.bytes = 0;
-    if (wants && !has && tern__text_add(&e->prepended, mark->text, mark->bytes, e->func, e->err))
-        return TERN_E_MEMORY;
+    copy->bytes = 0;
+    if (wants && !has && tern__text_add(copy, mark->text, mark->bytes, e->func, e->err)) return TERN_E_MEMORY;
     for (size_t at = 0; at < *bytes;) {
         const char *space = is_meta ? memchr(*text + at, ' ', *bytes - at) : NULL;
         size_t plain_bytes = space ? (size_t)(space - *text) - at : *bytes - at;
-        if (tern__text_add(&e->prepended, *text + at, plain_bytes, e->func, e->err)) return TERN_E_MEMORY;
-        if (space && tern__text_add(&e->prepended, mark->text, mark->bytes, e->func, e->err))
-            return TERN_E_MEMORY;
+        if (tern__text_add(copy, *text + at, plain_bytes, e->func, e->err)) return TERN_E_MEMORY;
+        if (space && tern__text_add(copy, mark->text, mark->bytes, e->func, e->err)) return TERN_E_MEMORY;
         at += plain_bytes + (space != NULL);
     }
-    *text = e->prepended.text;
-    *bytes = e->prepended.bytes;
+    *text = copy->text;
+    *bytes = copy->bytes;
     return TERN_OK;
 }
 
@@ -248,7 +256,7 @@ int tern__split_text(tern__encoding *e, size_t step, const char *text, size_t by
     const tern_tokenizer *t = e->tokenizer;
     if (step == t->split_count) return tern__bpe_encode(e, text, bytes);
     const tern__split *split = &t->splits[step];
-    if (split->kind != TERN__SPLIT_REGEX && mark_spaces(e, split, &text, &bytes, is_first))
+    if (split->kind != TERN__SPLIT_REGEX && mark_spaces(e, step, &text, &bytes, is_first))
         return TERN_E_MEMORY;
     if (split->regex) return split_at_matches(e, step, text, bytes, is_first);
     return tern__split_text(e, step + 1, text, bytes, is_first);

@@ -148,8 +148,9 @@ typedef struct tern__encoding {
     size_t symbol_room;
     uint64_t *heap;
     size_t heap_room;
-    tern_text repaired, normalized, spare, prepended, written;
-    tern_token_ids *ids; /* the caller's */
+    tern_text repaired, normalized, spare, written;
+    tern_text *prepended; /* [split_count] texts that a pre-tokenizer has put a mark before */
+    tern_token_ids *ids;  /* the caller's */
     const char *func;
     tern_error *err;
 } tern__encoding;

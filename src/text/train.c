@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/opts.h"
+#include "base/text.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -497,9 +498,12 @@ static int opts_check(const tern_tokenizer_train_opts *o, tern_error *err)
         list_check(o->files, o->file_count, "path", err) ||
         list_check(o->special_tokens, o->special_count, "special token", err))
         return TERN_E_INVALID;
-    for (int64_t i = 0; i < o->special_count; i++)
-        if (!*o->special_tokens[i])
-            return tern__error_set(err, FUNC, TERN_E_INVALID, "special token %lld is empty", (long long)i);
+    for (int64_t i = 0; i < o->special_count; i++) {
+        const char *token = o->special_tokens[i];
+        if (!*token || tern__utf8_check(token, strlen(token)) >= 0)
+            return tern__error_set(err, FUNC, TERN_E_INVALID, "special token %lld is %s", (long long)i,
+                                   *token ? "not UTF-8" : "empty");
+    }
     return TERN_OK;
 }
 

@@ -203,6 +203,13 @@ static void writer_errors(void **state)
         assert_int_equal(tern_token_writer_close(writer, &err), err.code);
         assert_int_not_equal(access(path_of("w.bin"), F_OK), 0);
     }
+    for (int i = 0; i < 2; i++) {
+        tern_token_writer *writer = tern_token_writer_open(path_of("w.bin"), 300, NULL);
+        int code = i ? TERN_E_INVALID : TERN_E_RANGE;
+        assert_int_equal(tern_token_writer_write(writer, i ? NULL : ids, i ? 3 : -1, NULL), code);
+        assert_int_equal(tern_token_writer_close(writer, NULL), code);
+        assert_int_not_equal(access(path_of("w.bin"), F_OK), 0);
+    }
     tern_error err = {0};
     assert_null(tern_token_writer_open(path_of("w.bin"), 0, &err));
     assert_int_equal(err.code, TERN_E_RANGE);

@@ -221,13 +221,16 @@ static whole_step gpt2 = {make_gpt2, run_step, 20}, llama = {make_llama, run_ste
 static void more_than_the_machine_has_is_an_error(void **state)
 {
     (void)state;
-    tern_error err = {0}, other = {0}, third = {0};
+    tern_error err = {0}, other = {0}, third = {0}, fourth = {0}, fifth = {0};
     tern_gpt2_opts wide = tern_gpt2_defaults();
-    tern_llama_opts deep = tern_llama_defaults();
+    tern_llama_opts deep = tern_llama_defaults(), far = tern_llama_defaults();
     tern_bert_opts long_one = tern_bert_defaults();
+    tern_vit_opts thick = tern_vit_defaults();
     wide.vocab_size = (int64_t)1 << 40;
     deep.num_hidden_layers = 1000000;
     long_one.max_position_embeddings = (int64_t)1 << 40;
+    thick.mlp_dim = (int64_t)1 << 40;
+    far.max_position_embeddings = (int64_t)1 << 40;
     assert_null(tern_gpt2_new(&wide, NULL, &err));
     assert_int_equal(err.code, TERN_E_MEMORY);
     assert_non_null(strstr(err.text, "of memory"));
@@ -237,6 +240,12 @@ static void more_than_the_machine_has_is_an_error(void **state)
     assert_null(tern_bert_new(&long_one, NULL, &third));
     assert_int_equal(third.code, TERN_E_MEMORY);
     assert_non_null(strstr(third.text, "of memory"));
+    assert_null(tern_vit_new(&thick, NULL, &fourth));
+    assert_int_equal(fourth.code, TERN_E_MEMORY);
+    assert_non_null(strstr(fourth.text, "and the machine has"));
+    assert_null(tern_llama_new(&far, NULL, &fifth));
+    assert_int_equal(fifth.code, TERN_E_MEMORY);
+    assert_non_null(strstr(fifth.text, "and the machine has"));
 }
 
 int main(void)

@@ -229,6 +229,58 @@ static void call_captured(const void *attr, tern_scope *s, tern_tensor *const *x
     y[0] = *(tern_tensor *const *)attr;
 }
 
+static void call_squares(const void *attr, tern_scope *s, tern_tensor *const *x, tern_tensor **y)
+{
+    (void)attr;
+    for (int i = 0; i < 2; i++) y[i] = tern_mul(s, x[i], x[i]);
+}
+
+/* The list of the inputs may be that of the results. */
+static void results_replace_inputs(void **state)
+{
+    (void)state;
+    world w = open_world();
+    for (int recorded = 0; recorded < 2; recorded++) {
+        tern_tensor *x[2], *list[2];
+        for (int i = 0; i < 2; i++) {
+            list[i] = x[i] = tern_full(w.scope, TERN_F32, 0, NULL, 2 + i);
+            assert_int_equal(tern_requires_grad_set(x[i], true, NULL), TERN_OK);
+        }
+        tern_grad_enabled_set(w.scope, recorded);
+        assert_int_equal(tern_checkpoint_function(w.scope, call_squares, 2, list, 2, list, NULL, 0), TERN_OK);
+        tern_grad_enabled_set(w.scope, true);
+        assert_true(tern_item(list[0]) == 4 && tern_item(list[1]) == 9);
+        if (!recorded) continue;
+        assert_int_equal(tern_backward(w.scope, tern_mul(w.scope, list[0], list[1])), TERN_OK);
+        assert_true(tern_item(tern_grad_get(x[0])) == 36 && tern_item(tern_grad_get(x[1])) == 24);
+    }
+    close_world(&w);
+}
+
+static void call_without_gradients(const void *attr, tern_scope *s, tern_tensor *const *x, tern_tensor **y)
+{
+    (void)attr;
+    tern_grad_enabled_set(s, false);
+    y[0] = tern_mul(s, x[0], x[0]);
+}
+
+/* A call that leaves gradients off has none itself, and other calls have theirs. */
+static void gradients_are_on_again(void **state)
+{
+    (void)state;
+    static const tern_checkpoint_fn calls[] = {call_squares, call_without_gradients, call_squares};
+    world w = open_world();
+    for (int i = 0; i < 3; i++) {
+        tern_tensor *y[2], *x = tern_full(w.scope, TERN_F32, 0, NULL, 3);
+        assert_int_equal(tern_requires_grad_set(x, true, NULL), TERN_OK);
+        assert_int_equal(
+            tern_checkpoint_function(w.scope, calls[i], 2, (tern_tensor *[]){x, x}, 2, y, NULL, 0), TERN_OK);
+        assert_int_equal(tern_backward(w.scope, y[0]), TERN_OK);
+        assert_true(tern_item(tern_grad_get(x)) == (i == 1 ? 0 : 6));
+    }
+    close_world(&w);
+}
+
 static void calls_that_are_refused(void **state)
 {
     (void)state;
@@ -274,9 +326,10 @@ typedef tern_module *(*model_new_fn)(tern_rng *rng, tern_error *err);
 typedef tern_tensor *(*model_call_fn)(tern_module *model, tern_scope *s);
 
 typedef struct model_case {
-    const char *kind; /* of its layers */
+    const char *kind; /* of its layers, or of another part */
     model_new_fn make;
     model_call_fn call;
+    int count; /* of these parts */
 } model_case;
 
 static tern_tensor *model_tokens(tern_scope *s, bool is_mask)
@@ -383,6 +436,14 @@ static tern_tensor *call_language_model(tern_module *model, tern_scope *s)
     return tern_language_model_loss(model, s, model_tokens(s, false), NULL, NULL);
 }
 
+static tern_tensor *call_last_logits(tern_module *model, tern_scope *s)
+{
+    tern_language_model_call_opts o = tern_language_model_call_defaults();
+    o.attention_mask = model_tokens(s, true);
+    o.logits_to_keep = 3;
+    return tern_language_model_forward(model, s, model_tokens(s, false), &o);
+}
+
 /* Two steps with microbatches; returns the device's bytes. */
 static size_t model_run(const model_case *of, bool is_checkpointed, values *out)
 {
@@ -394,7 +455,7 @@ static size_t model_run(const model_case *of, bool is_checkpointed, values *out)
     tern_scope *s = tern_scope_new(device, NULL, &err);
     tern_module *model = of->make(rng, &err);
     assert_ok(err);
-    assert_int_equal(tern_module_checkpoint_set(model, of->kind, is_checkpointed), LAYERS);
+    assert_int_equal(tern_module_checkpoint_set(model, of->kind, is_checkpointed), of->count);
     assert_int_equal(tern_module_checkpoint_set(model, "no kind", true), 0);
     for (int step = 0; step < 2; step++) {
         tern_tensor *y = of->call(model, s);
@@ -410,28 +471,55 @@ static size_t model_run(const model_case *of, bool is_checkpointed, values *out)
     return bytes;
 }
 
+/* Compares steps with and without checkpoints; returns the bytes with them, as a share. */
+static double model_compare(const model_case *of)
+{
+    static values plain, other;
+    size_t whole = model_run(of, false, &plain), less = model_run(of, true, &other);
+    print_message("%s: %zu of %zu bytes\n", of->kind, less, whole);
+    assert_true(plain.leaves > 0 && plain.completed == 2 * plain.leaves);
+    assert_int_equal(other.completed, plain.completed);
+    assert_int_equal(other.count, plain.count);
+    assert_memory_equal(other.value, plain.value, (size_t)plain.count * sizeof(float));
+    return (double)less / (double)whole;
+}
+
 static void layers_of_models(void **state)
 {
     (void)state;
     static const model_case cases[] = {
-        {"transformer_encoder_layer", new_encoder, call_encoder},
-        {"transformer_encoder_layer", new_encoder, call_encoder_causal},
-        {"transformer_decoder_layer", new_decoder, call_decoder},
-        {"bert_layer", new_bert, call_bert},
-        {"gpt2_block", new_gpt2, call_language_model},
-        {"llama_layer", new_llama, call_language_model},
+        {"transformer_encoder_layer", new_encoder, call_encoder, LAYERS},
+        {"transformer_encoder_layer", new_encoder, call_encoder_causal, LAYERS},
+        {"transformer_decoder_layer", new_decoder, call_decoder, LAYERS},
+        {"bert_layer", new_bert, call_bert, LAYERS},
+        {"gpt2_block", new_gpt2, call_language_model, LAYERS},
+        {"llama_layer", new_llama, call_language_model, LAYERS},
     };
-    static values plain, other;
-    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
-        size_t whole = model_run(&cases[i], false, &plain), less = model_run(&cases[i], true, &other);
-        print_message("%s: %zu of %zu bytes\n", cases[i].kind, less, whole);
-        assert_true(plain.leaves > 0 && plain.completed == 2 * plain.leaves);
-        assert_int_equal(other.completed, plain.completed);
-        assert_int_equal(other.count, plain.count);
-        assert_memory_equal(other.value, plain.value, (size_t)plain.count * sizeof(float));
-        assert_true((double)less < 0.6 * (double)whole);
-    }
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) assert_true(model_compare(&cases[i]) < 0.6);
     assert_int_equal(tern_module_checkpoint_set(NULL, "gpt2_block", true), 0);
+}
+
+/* Whole models and their inner parts keep the options of their calls for backward. */
+static void parts_of_models(void **state)
+{
+    (void)state;
+    static const model_case cases[] = {
+        {"transformer_encoder", new_encoder, call_encoder_causal, 1},
+        {"transformer_decoder", new_decoder, call_decoder, 1},
+        {"multihead_attention", new_decoder, call_decoder, 2 * LAYERS},
+        {"bert", new_bert, call_bert, 1},
+        {"gpt2", new_gpt2, call_language_model, 1},
+        {"gpt2", new_gpt2, call_last_logits, 1},
+        {"gpt2_body", new_gpt2, call_last_logits, 1},
+        {"gpt2_block", new_gpt2, call_last_logits, LAYERS},
+        {"gpt2_attention", new_gpt2, call_last_logits, LAYERS},
+        {"llama", new_llama, call_language_model, 1},
+        {"llama", new_llama, call_last_logits, 1},
+        {"llama_body", new_llama, call_last_logits, 1},
+        {"llama_layer", new_llama, call_last_logits, LAYERS},
+        {"llama_attention", new_llama, call_last_logits, LAYERS},
+    };
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) model_compare(&cases[i]);
 }
 
 /* The memory of a step of GPT-2 with checkpointed blocks on a context of `tokens`. */
@@ -477,8 +565,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_inputs_and_results),
+        cmocka_unit_test(results_replace_inputs),
+        cmocka_unit_test(gradients_are_on_again),
         cmocka_unit_test(calls_that_are_refused),
         cmocka_unit_test(layers_of_models),
+        cmocka_unit_test(parts_of_models),
         cmocka_unit_test(memory_is_linear_in_the_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

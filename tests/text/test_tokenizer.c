@@ -366,6 +366,49 @@ static void refused_files(void **state)
     assert_non_null(strstr(err.text, "has no tokenizer.json"));
 }
 
+/* A text passes through them by recursion, so a file must not have any number of them. */
+static void many_pre_tokenizers(void **state)
+{
+    (void)state;
+    for (int count = 256; count <= 257; count++) {
+        tern_error err = {0};
+        tern_token_ids ids = {0};
+        FILE *file = fopen(path_of("many.json"), "w");
+        assert_non_null(file);
+        fputs("{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[", file);
+        for (int i = 0; i < count; i++)
+            fprintf(file, "%s{\"type\":\"Metaspace\",\"replacement\":\"a\",\"split\":false}", i ? "," : "");
+        fprintf(file, "]},%s", &FILE_OF("")[1]);
+        assert_int_equal(fclose(file), 0);
+        tern_tokenizer *t = tern_tokenizer_open(path_of("many.json"), &err);
+        assert_int_equal(err.code, count == 256 ? TERN_OK : TERN_E_FORMAT);
+        if (t) encode(t, " b", 2, &ids);
+        if (t) assert_true(ids.count == 1 && ids.ids[0] == 2);
+        if (!t) assert_non_null(strstr(err.text, "many.json has more than 256 pre_tokenizers"));
+        tern_token_ids_free(&ids);
+        tern_tokenizer_free(t);
+    }
+    unlink(path_of("many.json"));
+}
+
+static void refused_special_tokens(void **state)
+{
+    static const struct {
+        const char *token, *text;
+    } all[] = {{"", "special token 1 is empty"}, {"<\xff>", "special token 1 is not UTF-8"}};
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(all); i++) {
+        const char *tokens[] = {"<s>", all[i].token};
+        tern_error err = {0};
+        tern_tokenizer_train_opts opts = tern_tokenizer_train_defaults();
+        opts.special_tokens = tokens;
+        opts.special_count = 2;
+        assert_null(tern_tokenizer_train(&opts, &err));
+        assert_int_equal(err.code, TERN_E_INVALID);
+        assert_non_null(strstr(err.text, all[i].text));
+    }
+}
+
 /* Expressions that mean something else in PCRE2. */
 static void refused_expressions(void **state)
 {
@@ -458,11 +501,12 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_come_back),     cmocka_unit_test(merges_are_in_the_order_of_training),
-        cmocka_unit_test(files_and_threads),   cmocka_unit_test(broken_bytes),
-        cmocka_unit_test(byte_fallback),       cmocka_unit_test(refused_files),
-        cmocka_unit_test(refused_expressions), cmocka_unit_test(without_the_plug_in),
-        cmocka_unit_test(refused_options),
+        cmocka_unit_test(texts_come_back),        cmocka_unit_test(merges_are_in_the_order_of_training),
+        cmocka_unit_test(files_and_threads),      cmocka_unit_test(broken_bytes),
+        cmocka_unit_test(byte_fallback),          cmocka_unit_test(refused_files),
+        cmocka_unit_test(refused_expressions),    cmocka_unit_test(without_the_plug_in),
+        cmocka_unit_test(refused_options),        cmocka_unit_test(many_pre_tokenizers),
+        cmocka_unit_test(refused_special_tokens),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -247,8 +247,8 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(heads * features, width, bias)
 
     def rotate(self, x, positions):
-        length, scale = x.shape[2], attention_scaling(**self.rope)
-        positions = torch.arange(length)[None] if positions is None else positions
+        positions = torch.arange(x.shape[2])[None] if positions is None else positions
+        length, scale = int(positions.max()) + 1, attention_scaling(**self.rope)
         angles = positions[:, None, :, None].double() * torch.tensor(frequencies(self.features, length, **self.rope))
         cos, sin = (scale * torch.cat([part, part], -1).to(x.dtype) for part in (angles.cos(), angles.sin()))
         a, b = x.chunk(2, -1)

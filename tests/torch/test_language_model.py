@@ -13,6 +13,7 @@ import tern
 from language_models import TWINS, LanguageNet, language_library, next_token_loss, scatter
 from language_model_rank import FIELDS
 from ops import BF16, F64, error_of
+from test_rotary_embedding import LONGROPE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -199,6 +200,22 @@ class Calls(unittest.TestCase):
             ids = (numpy.cumsum(mask, 1) - 1).clip(0)
             self.assertTrue(numpy.array_equal(net.call(tokens, attention_mask=mask, position_ids=ids), net.call(tokens, attention_mask=mask)))
 
+    def test_longrope(self):
+        """The long factors are those of a call with a position from the original length on, however many tokens it has."""
+        net, module = self.pair("llama", head_dim=4, rope_scaling=LONGROPE, rope_factor=4.0, rope_original_positions=16, rope_short_factor=[1.0, 1.25],
+                                rope_long_factor=[3.0, 9.0])
+        tokens = self.tokens(3, 11)
+        for highest in (15, 16, 39):
+            ids = self.rng.integers(0, highest, (3, 11))
+            ids[1, 4] = highest
+            want, single = (module.to(dtype)(torch.tensor(tokens), torch.tensor(ids)).detach().numpy() for dtype in (torch.float64, torch.float32))
+            self.assertLessEqual(error_of(net.call(tokens, position_ids=ids), want), max(2e-5, 8 * error_of(single, want)))
+        tokens, mask = self.tokens(3, 24), numpy.arange(24) >= 24 - numpy.array([[16], [9], [1]])
+        for side in (mask, mask[:, ::-1].copy()):
+            self.close(module, net.call(tokens, attention_mask=side), tokens, side)
+        cache, all_on = self.cache(net, 1, 40), numpy.ones((1, 16), bool)
+        self.close(module, self.pieces(net, cache, tokens[:1, :16], [9, 7], all_on), tokens[:1, :16], all_on)
+
     def test_logits_to_keep(self):
         for net, _ in self.pairs(dtype=F64):
             tokens = self.tokens(2, 9)
@@ -256,6 +273,15 @@ class Calls(unittest.TestCase):
             self.lib.tern_language_model_forward(net.module, net.scope, net.tensor(tokens), ctypes.byref(opts))
             self.refused(net.raise_error, "kv_cache: it passes no gradients on; turn their recording off")
             self.lib.tern_scope_end(net.scope, None)
+            for part in ("", "_body"):  # computed again in backward, a part would append once more
+                self.assertEqual(self.lib.tern_module_checkpoint_set(net.module, (kind + part).encode(), True), 1)
+                self.lib.tern_language_model_forward(net.module, net.scope, net.tensor(tokens), ctypes.byref(opts))
+                self.refused(net.raise_error, "kv_cache: it passes no gradients on; turn their recording off")
+                self.lib.tern_scope_end(net.scope, None)
+                self.assertEqual(self.lib.tern_kv_cache_length(cache), 0)
+                net.call(tokens, cache)
+                self.lib.tern_kv_cache_reset(cache)
+                self.lib.tern_module_checkpoint_set(net.module, (kind + part).encode(), False)
         mlp = LanguageNet.mlp(self.lib, [4, 3])
         self.addCleanup(mlp.close)
         self.refused(lambda: mlp.call(self.tokens(2, 4)), "expected a language model, got sequential")

@@ -198,7 +198,8 @@ class TokenizerNewestTest(unittest.TestCase):
         kinds = [byte_level(), byte_level(add_prefix_space=True), [split(LLAMA3)], [split(expression) for expression in DEEPSEEK],
                  [pre_tokenizers.Digits(True), byte_level()], [pre_tokenizers.Digits(False)], [pre_tokenizers.Whitespace()],
                  [pre_tokenizers.WhitespaceSplit()], [pre_tokenizers.BertPreTokenizer()], [split(r"(?<=\s)\S+|^x|$\n|\p{^L}+")],
-                 [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")]]
+                 [pre_tokenizers.Metaspace(), byte_level(add_prefix_space=True)], [pre_tokenizers.Metaspace("e", "first"), pre_tokenizers.Metaspace("t", "always")],
+                 [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")], [split(r"x*", "contiguous")], [split(r"(?=[et])", "merged_with_next")], [split(r"x*", "merged_with_previous", True)]]
         for behavior in BEHAVIORS:
             kinds += [[pre_tokenizers.Punctuation(behavior)], [split(r"[aeiou ]", behavior)], [split(r"\w+|\d", behavior, True)], [pre_tokenizers.Split("e", behavior)]]
         for kind in kinds:
@@ -217,6 +218,8 @@ class TokenizerNewestTest(unittest.TestCase):
         peer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])])
         self.compare(peer, documents(30, 60))
+        peer.normalizer = normalizers.Sequence([normalizers.Prepend("_"), normalizers.Replace("k", " k")])
+        self.compare(Tokenizer.from_str(peer.to_str()), documents(32, 30))
 
     def test_ignored_merges(self):
         file = json.loads(self.base.to_str())
@@ -236,7 +239,7 @@ class TokenizerNewestTest(unittest.TestCase):
         kinds = [(marks, None, spaces, fallback, fuse) for fallback in (True, False) for fuse in (True, False)]
         kinds += [(None, pre_tokenizers.Metaspace("▁", scheme, cuts), decoders.Metaspace("▁", scheme, cuts), True, True)
                   for scheme in ("always", "first", "never") for cuts in (True, False)]
-        kinds += [(normalizers.Sequence([normalizers.Replace(Regex(r"\s+"), "▁"), normalizers.Replace(Regex("x*"), "-")]), None, None, True, True)]
+        kinds += [(normalizers.Sequence([normalizers.Replace(Regex(r"\s+"), "▁"), normalizers.Replace(Regex("x*"), "-")]), None, None, True, True), (normalizers.Replace("", "-"), None, None, True, True)]
         for normalizer, pre_tokenizer, decoder, fallback, fuse in kinds:
             peer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=fallback, fuse_unk=fuse))
             file = json.loads(peer.to_str())
