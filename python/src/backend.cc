@@ -301,19 +301,23 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensors(Tensors &tensors, con
     const Tensor indices = own.indices().contiguous(), values = own.values().contiguous();
     const int64_t dims = own.sparse_dim();
     const size_t world = getSize();
-    std::vector<int64_t> counts(world);
-    const int64_t count = values.size(0);
+    const auto sizes = own.sizes().vec();
+    auto shape = sizes; /* and the number of values */
+    shape.push_back(values.size(0));
+    std::vector<int64_t> shapes(world * shape.size());
     tern_error err = group_->call([&](tern_group *group, tern_error *why) {
-        tern_all_gather(group, &count, counts.data(), 1, TERN_I64, why);
+        tern_all_gather(group, shape.data(), shapes.data(), shape.size(), TERN_I64, why);
     });
     if (err.code) throw_error(err);
     Tensors all_indices, all_values;
     std::vector<tern_span> index_spans, value_spans;
     for (size_t rank = 0; rank < world; rank++) {
-        auto sizes = values.sizes().vec();
-        sizes[0] = counts[rank];
-        all_indices.push_back(at::empty({dims, counts[rank]}, indices.options()));
-        all_values.push_back(at::empty(sizes, values.options()));
+        const int64_t *of_rank = &shapes[rank * shape.size()];
+        TORCH_CHECK(std::equal(sizes.begin(), sizes.end(), of_rank), "Sparse dimensions do not match");
+        auto value_sizes = values.sizes().vec();
+        value_sizes[0] = of_rank[sizes.size()];
+        all_indices.push_back(at::empty({dims, value_sizes[0]}, indices.options()));
+        all_values.push_back(at::empty(value_sizes, values.options()));
         const Buffer index = buffer_of(all_indices.back(), false), value = buffer_of(all_values.back(), true);
         index_spans.push_back({index.data, index.count});
         value_spans.push_back({value.data, value.count});
@@ -326,7 +330,6 @@ TernBackend::WorkRef TernBackend::allreduce_sparse_tensors(Tensors &tensors, con
     Call call{OpType::ALLREDUCE, "tern:all_reduce", is_async(opts, 0), opts.timeout, tensors, {tensors}};
     call.keep = {own_value.tensor};
     call.keep.insert(call.keep.end(), all_values.begin(), all_values.end());
-    const auto sizes = own.sizes().vec();
     auto work = c10::make_intrusive<TernWork>(group_, getRank(), call.type, call.title, call.inputs, call.outputs);
     work->keep = std::move(call.keep);
     work->timeout = timeout_of(call.timeout);

@@ -166,8 +166,10 @@ void *Group::memory_new(size_t bytes)
     return block;
 }
 
+/* A forked child leaves it to its parent, one of whose threads may have held the family when the child was made. */
 void Group::memory_free(void *block)
 {
+    if (getpid() != pid_) return;
     Hold hold(lock_);
     tern_group_mem_free(group_, block);
     blocks_--;
@@ -219,10 +221,7 @@ void Group::start(const WorkPtr &work, Start start, bool is_async)
         }
         if (!is_over && !is_async && (is_driver = drive_try())) drive_held(work, SLICE_MS * 1e-3, &done);
     }
-    if (is_driver) {
-        drive_finish(done);
-        if (!work->is_settled()) check_signals();
-    }
+    if (is_driver) drive_finish(done);
     if (is_over)
         work->settle();
     else if (is_async)
@@ -346,6 +345,7 @@ bool Group::wait(const WorkPtr &work, std::chrono::milliseconds timeout)
     const bool is_limited = timeout.count() > 0;
     const auto end = Clock::now() + timeout;
     const auto slice = std::chrono::milliseconds(SLICE_MS);
+    work->is_interrupted_ = false;
     while (!work->is_settled()) {
         const auto now = Clock::now();
         if (is_limited && now >= end) return false;
@@ -353,9 +353,12 @@ bool Group::wait(const WorkPtr &work, std::chrono::milliseconds timeout)
         if (drive_begin(work, until))
             drive(work, std::chrono::duration<double>(until - Clock::now()).count());
         if (work->is_settled()) break;
-        work->is_interrupted_ = true;
-        check_signals();
-        work->is_interrupted_ = false;
+        try {
+            check_signals();
+        } catch (...) {
+            work->is_interrupted_ = true;
+            throw;
+        }
     }
     return true;
 }

@@ -425,6 +425,7 @@ def refusals(rank):
         calls = [
             lambda: dist.all_gather([torch.zeros(3)] * (world + 1), torch.zeros(3), group=group),
             lambda: dist.all_reduce(torch.zeros(3).to_sparse(), dist.ReduceOp.MAX, group=group),
+            lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (1 + rank,)), group=group),
             lambda: dist.gather(torch.zeros(3), [torch.zeros(4)] * world, 0, group=group) if rank == 0 else dist.gather(torch.zeros(3), [torch.zeros(3)], 0, group=group),
             lambda: dist.all_gather([one] * world, two, group=group),
             lambda: dist.all_gather_coalesced([[two]] * world, [one], group=group),

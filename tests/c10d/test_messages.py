@@ -284,27 +284,50 @@ def timed_waits(rank):
     return True
 
 
-def interrupted(rank):
-    """Ctrl-C ends a recv of the main thread."""
+def interrupted(rank, is_reduced, delay):
+    """Ctrl-C ends a wait of the main thread. The end of the group, which rank_main asks for, then does not wait either."""
     if rank == 0:
-        try:
-            dist.barrier()
-        except ranks.Failure:
-            pass
-        return True
+        return isinstance(ranks.elapsed(lambda: dist.recv(torch.zeros(5), 1))[1], ranks.Failure)
     sent = []
 
     def interrupt():
-        time.sleep(0.5)
+        time.sleep(delay)
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
     try:
-        dist.recv(torch.zeros(5), 0)
+        threading.Thread(target=interrupt).start()
+        dist.all_reduce(torch.zeros(5)) if is_reduced else dist.recv(torch.zeros(5), 0)
     except KeyboardInterrupt:
         return time.monotonic() - sent[0] < 1
     return False
+
+
+def ended_beside_handler(rank):
+    """A thread destroys the group while the main thread, which waits for a work, handles a signal: the work is finished."""
+    if rank == 0:
+        time.sleep(1)
+        dist.send(torch.ones(5), 1)
+        return True
+    got, is_handled = torch.zeros(5), threading.Event()
+
+    def handler(*_):
+        is_handled.set()
+        time.sleep(0.5)
+
+    def destroy():
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        is_handled.wait()
+        dist.destroy_process_group()
+
+    signal.signal(signal.SIGUSR1, handler)
+    work = dist.irecv(got, 0)
+    thread = threading.Thread(target=destroy)
+    thread.start()
+    work.wait()
+    thread.join()
+    return bool(got.eq(1).all())
 
 
 def idle(rank):
@@ -345,6 +368,24 @@ def forked_child(rank):
     tensor = torch.ones(3)
     dist.all_reduce(tensor, async_op=True).wait()
     return bool(tensor.eq(2).all())
+
+
+def freed_in_child(rank):
+    """A forked child may drop the group's memory while a thread of its parent waits for a message."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    held = [backend.allocate_tensor(100, dtype=torch.float32, device=torch.device("cpu")).fill_(rank)]
+    got = torch.zeros(5)
+    work = dist.irecv(got, 1 - rank)
+    time.sleep(0.2)
+    child = ranks.FORK.Process(target=held.clear)
+    child.start()
+    child.join(10)
+    child.kill()
+    assert child.exitcode == 0, "the child hangs"
+    dist.send(torch.ones(5), 1 - rank)
+    work.wait()
+    dist.all_reduce(held[0])
+    return bool(got.eq(1).all() and held[0].eq(1).all())
 
 
 def spawned(rank, folder):
@@ -402,7 +443,11 @@ class Messages(unittest.TestCase):
         self.check(timed_waits)
 
     def test_interrupt(self):
-        self.check(interrupted)
+        for is_reduced, delay in ((False, 0.5), (True, 0.5), (True, 0.02)):
+            self.check(interrupted, (2,), is_reduced, delay)
+
+    def test_end_beside_handler(self):
+        self.check(ended_beside_handler)
 
     def test_idle(self):
         for used in ranks.run(2, idle):
@@ -414,6 +459,10 @@ class Messages(unittest.TestCase):
 
     def test_fork(self):
         self.check(forked_child)
+
+    @unittest.skipUnless(hasattr(getattr(torch._C._distributed_c10d, "Backend", None), "allocate_tensor"), "this PyTorch asks back ends for no memory")
+    def test_free_in_child(self):
+        self.check(freed_in_child)
 
     def test_spawn(self):
         with ranks.tempfile.TemporaryDirectory() as folder:
