@@ -224,8 +224,8 @@ static int split_at_matches(tern__encoding *e, size_t step, const char *text, si
     return status;
 }
 
-/* Copies the text with a mark before it and, by Metaspace, in place of spaces. Each step has a copy of its own:
- * the steps before it are still reading theirs. */
+/* Copies the text with a mark before it and, by Metaspace, in place of spaces. Each step has a copy of its
+ * own: the steps before it are still reading theirs. */
 static int mark_spaces(tern__encoding *e, size_t step, const char **text, size_t *bytes, bool is_first)
 {
     const tern__split *split = &e->tokenizer->splits[step];
