@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 
 struct tern_kv_cache {
-    const tern_module *body; /* of the model that it was made for */
+    uint64_t model; /* the number of the one that it was made for */
     int layers;
     int64_t batch, max_tokens, length;
     tern_tensor *memory[]; /* [2 layers] keys and values; NULL before the first call */
@@ -30,8 +30,8 @@ tern_kv_cache *tern_kv_cache_new(const tern_module *model, int64_t batch, int64_
     size_t tensors = 2 * (size_t)self->layers;
     tern_kv_cache *cache = tern__alloc(sizeof(*cache) + tensors * sizeof(*cache->memory), __func__, err);
     if (!cache) return NULL;
-    *cache =
-        (tern_kv_cache){.body = self->body, .layers = self->layers, .batch = batch, .max_tokens = max_tokens};
+    *cache = (tern_kv_cache){
+        .model = self->number, .layers = self->layers, .batch = batch, .max_tokens = max_tokens};
     return cache;
 }
 
@@ -56,7 +56,7 @@ int tern__kv_cache_check(const tern_kv_cache *cache, const tern_module *body, te
 {
     static const char func[] = "tern_language_model_forward";
     const int64_t *shape = tokens->view.shape;
-    if (cache->body != body)
+    if (cache->model != tern__language_model_of(body->tree->parent)->number)
         return tern__scope_fail(s, func, TERN_E_INVALID, "kv_cache: it was made for another model");
     const tern__first_pass *pass = &s->checkpoint;
     if (s->grad || (pass->traced && !pass->paused))

@@ -47,8 +47,11 @@ int tern__matrices_check(double elements, const char *func, tern_error *err)
 
 void *tern__language_model_new(size_t bytes, const tern__pretrained_kind *kind, tern_error *err)
 {
+    static _Atomic uint64_t made;
     tern__language_model *self = tern__module_new(bytes, kind->model_type, language_model_forward, err);
-    if (self) self->kind = kind;
+    if (!self) return NULL;
+    self->kind = kind;
+    self->number = ++made;
     return self;
 }
 

@@ -19,6 +19,7 @@ typedef struct tern__language_model {
     bool is_tied;             /* the head has that weight                     */
     int layers;
     int64_t positions; /* the longest context                          */
+    uint64_t number;   /* of all models, so that a cache knows its own  */
 } tern__language_model;
 
 /* E_MEMORY, if the f32 of a model's matrices are more than the machine's memory. Untouched memory can be had

@@ -248,6 +248,33 @@ static void more_than_the_machine_has_is_an_error(void **state)
     assert_non_null(strstr(fifth.text, "and the machine has"));
 }
 
+/* Another model may be where one was that is gone. */
+static void a_cache_knows_its_model(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_grad_enabled_set(w.scope, false);
+    for (int i = 0; i < 20; i++) {
+        const int64_t tokens[] = {1, 2};
+        tern_language_model_call_opts call = tern_language_model_call_defaults();
+        tern_gpt2_opts opts = tern_gpt2_defaults();
+        opts.vocab_size = WORDS, opts.n_positions = LENGTH, opts.n_embd = WIDTH, opts.n_head = HEADS;
+        opts.n_layer = 1;
+        tern_module *model = tern_gpt2_new(&opts, w.rng, &w.err);
+        call.cache = tern_kv_cache_new(model, 1, LENGTH, &w.err);
+        tern_module_free(model);
+        opts.n_layer = 3;
+        model = tern_gpt2_new(&opts, w.rng, &w.err);
+        assert_ok(w.err);
+        tern_tensor *x = tern_tensor_from(w.scope, tokens, TERN_I64, 2, (int64_t[]){1, 2});
+        assert_null(tern_language_model_forward(model, w.scope, x, &call));
+        assert_int_equal(tern_scope_end(w.scope, NULL), TERN_E_INVALID);
+        tern_kv_cache_free(call.cache);
+        tern_module_free(model);
+    }
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +291,7 @@ int main(void)
         cmocka_unit_test_prestate(folders_tell_out_of_memory, make_bert),
         cmocka_unit_test_prestate(folders_tell_out_of_memory, make_vit),
         cmocka_unit_test(more_than_the_machine_has_is_an_error),
+        cmocka_unit_test(a_cache_knows_its_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
