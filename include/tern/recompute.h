@@ -38,11 +38,11 @@ typedef void (*tern_checkpoint_fn)(const void *attr, tern_scope *scope, tern_ten
  *
  *     tern_checkpoint_function(s, decode, 2, (tern_tensor *[]){x, memory}, 1, &x, &layer, sizeof(layer));
  *
- * Inputs may be NULL, of any dtype, on several devices, and given twice. Results may be inputs or NULL;
- * those of integers have no gradient. The `bytes` bytes at `attr`, which may be NULL, are copied for both
- * computations: put pointers and numbers there, but tensors of the scope among x, which outlive what made
- * them. Returns TERN_OK or the scope's error; then all y are NULL. E_STATE in tern_backward: as
- * tern_checkpoint, or the second result has another shape or dtype. */
+ * Inputs may be NULL, of any dtype, on several devices, and given twice. Results may be inputs or NULL, and
+ * replace the inputs if x and y are one list; those of integers have no gradient. The `bytes` bytes at
+ * `attr`, which may be NULL, are copied for both computations: put pointers and numbers there, but tensors of
+ * the scope among x, which outlive what made them. Returns TERN_OK or the scope's error; then all y are NULL.
+ * E_STATE in tern_backward: as tern_checkpoint, or the second result has another shape or dtype. */
 TERN_API int tern_checkpoint_function(tern_scope *scope, tern_checkpoint_fn function, int x_count,
                                       tern_tensor *const *x, int y_count, tern_tensor **y, const void *attr,
                                       size_t bytes);
