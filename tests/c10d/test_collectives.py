@@ -448,7 +448,7 @@ def refusals(rank):
             assert why is not None
             text = str(why).splitlines()[0].split("(expected")[0]
             texts.append((type(why), text.rstrip(".")))  # one text of gloo ends with a full stop in some versions
-        dist.barrier(group=group)
+        dist.barrier()  # gloo's own may raise the error of the sparse call once more
     half = len(texts) // 2
     assert texts[:half] == texts[half:], [(tern, gloo) for tern, gloo in zip(texts[:half], texts[half:]) if tern != gloo]
     return True
