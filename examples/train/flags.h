@@ -33,17 +33,25 @@ typedef struct flag {
 
 #define FLAGS_MAX 64 /* of a program */
 
+#define FLAGS_SCHEDULES "milestones|cosine"
+enum { FLAGS_MILESTONES, FLAGS_COSINE };
+
 typedef struct flags {
     const char *program, *about; /* the program's name, and a sentence for --help        */
     int64_t workers;             /* loader threads per rank                               */
-    int64_t batch;               /* samples per rank and step                             */
+    int64_t batch;               /* samples per rank and batch                            */
+    int64_t accumulate;          /* batches whose gradients are added for a step          */
     int64_t epochs, start_epoch;
-    int64_t save_every, max_steps; /* steps; 0: only after epochs, and no limit                   */
+    int64_t save_every, evaluate_every, max_steps; /* steps; 0: only after epochs, and no limit */
     double lr, momentum, weight_decay;
+    double clip;          /* the largest norm of the gradients; 0: any                  */
     bool lr_given;        /* --lr was on the command line                               */
     double warm_up;       /* epochs during which the rate rises to lr                    */
+    int schedule;         /* index into FLAGS_SCHEDULES                                  */
     flag_list milestones; /* epochs after which the rate is multiplied by gamma          */
     double gamma;
+    double min_lr;                  /* to which a cosine falls                                    */
+    bool shard;                     /* each rank has a slice of the optimizer's state             */
     int opt_level, half;            /* indices into O0|O1|O2|O3 and bf16|f16                         */
     bool sync_bn, skip_bad;         /* skip_bad: skip unreadable samples instead of failing */
     const char *backend;            /* NULL: TERN_BACKEND, or chosen automatically                  */

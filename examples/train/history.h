@@ -1,5 +1,5 @@
-/* history.h - the numbers of every epoch, by name. Curves are drawn from them. The history is part of every
- * checkpoint, so a resumed run has complete curves. */
+/* history.h - the numbers of every evaluation, by name, a row for each. Curves are drawn from them. The history
+ * is part of every checkpoint, so a resumed run has complete curves. */
 #ifndef TERN_EXAMPLES_HISTORY_H
 #define TERN_EXAMPLES_HISTORY_H
 
@@ -10,20 +10,26 @@
 typedef struct history {
     struct {
         char name[48];
-        double *values; /* [epochs], NaN if an epoch has none */
+        double *values; /* [rows], NaN if a row has none */
     } series[HISTORY_NAMES];
     int count;
-    const char *main_group;      /* "iou/": its numbers are main ones; NULL: none */
-    int64_t epochs;              /* completed                                  */
-    double loss_sum, loss_count; /* over the steps of the current epoch        */
+    const char *main_group;              /* "iou/": its numbers are main ones; NULL: none      */
+    int64_t rows;                        /* completed                                          */
+    double *epochs;                      /* [rows] passed when the row was made: 2, or 1.25    */
+    double loss_sum, loss_count;         /* over the steps of the current epoch                */
+    double row_loss_sum, row_loss_count; /* over the steps since the last row                  */
 } history;
 
-/* Sets a number of the current epoch, whose index is `epochs`. Ignores names beyond HISTORY_NAMES. */
+/* Sets a number of the current row, whose index is `rows`. Ignores names beyond HISTORY_NAMES. */
 void history_set(history *h, const char *name, double value);
-/* Returns the number of an epoch, counted from 0; NaN if there is none. */
-double history_get(const history *h, const char *name, int64_t epoch);
-/* Is the number of the current epoch larger than all before it? */
-bool history_is_best(const history *h, const char *name);
+/* Returns the number of a row, counted from 0; NaN if there is none. */
+double history_get(const history *h, const char *name, int64_t row);
+/* Counts the loss of a step. */
+void history_loss_add(history *h, double loss);
+/* Ends the current row, after so many epochs. */
+void history_row_end(history *h, double epochs);
+/* Is the number of the current row larger, or with `least` smaller, than all before it? */
+bool history_is_best(const history *h, const char *name, bool least);
 /* Is it a main number, to be printed? Its name has no slash, or is in the main group or that of a loss
  * ("loss/test"). */
 bool history_is_main(const history *h, const char *name);

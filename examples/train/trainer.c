@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define LINE         1024          /* bytes of an evaluation's line */
 #define BOARD_STEPS  50            /* steps between points of the step/loss curve */
 #define EVALUATION   "Evaluation/" /* the group of the curves that `evaluate` sets, but for losses */
 #define WAIT_SECONDS 0.2           /* for data, before the ranks ask each other whether to stop */
@@ -27,6 +28,25 @@ static void say(const trainer *t, const char *format, ...)
     vprintf(format, list);
     va_end(list);
     fflush(stdout);
+}
+
+static void add_text(char line[LINE], const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_text(char line[LINE], const char *format, ...)
+{
+    size_t used = strlen(line);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line + used, LINE - used, format, list);
+    va_end(list);
+}
+
+/* Prints a line above the bar, if there is one. */
+static void print_line(const trainer *t, const char *line)
+{
+    if (t->bar)
+        tern_progress_print(t->bar, line);
+    else
+        say(t, "%s\n", line);
 }
 
 static void fail(tern_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -127,7 +147,7 @@ static tern_dataset *readable(trainer *t, tern_dataset *set, tern_error *err)
 static void check_length(trainer *t, tern_error *err)
 {
     int ranks = tern_group_size(t->world);
-    long long samples = err->code ? 0 : t->train_set->length, batch = t->flags->batch;
+    long long samples = err->code ? 0 : t->train_set->length, batch = t->flags->batch * t->flags->accumulate;
     if (samples < ranks)
         fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", t->task->data, samples,
              ranks);
@@ -169,18 +189,38 @@ static void open_model(trainer *t, tern_error *err)
     t->amp = tern_amp_new(t->task->net, &amp, err);
     t->ddp = tern_ddp_new(t->task->net, t->world, NULL, err);
     t->optim = err->code ? NULL : t->task->optim ? t->task->optim(t, err) : new_sgd(t, err);
+    if (f->shard) tern_optim_shard(t->optim, t->world, err);
+}
+
+/* Batches that do not fill a step are left out. */
+static int64_t steps_per_epoch(const trainer *t)
+{
+    return tern_loader_length(t->train) / t->flags->accumulate;
 }
 
 static void open_schedule(trainer *t, tern_error *err)
 {
     const flags *f = t->flags;
-    int64_t steps = llround(f->warm_up * (double)tern_loader_length(t->train));
+    int64_t steps = llround(f->warm_up * (double)steps_per_epoch(t)), total = f->epochs * steps_per_epoch(t);
+    if (f->max_steps && f->max_steps < total) total = f->max_steps;
+    if (f->schedule == FLAGS_COSINE) {
+        t->schedule =
+            tern_cosine_schedule_new(t->optim, TERN_UNIT_STEPS, steps < total ? steps : total, total, err);
+        if (t->schedule) tern_cosine_schedule_min_set(t->schedule, f->min_lr, err);
+        return;
+    }
     if (steps)
         t->warm_up =
             tern_linear_schedule_new(t->optim, TERN_UNIT_STEPS, 1.0 / (double)(steps + 1), 1, steps, err);
     if (f->milestones.count)
         t->schedule = tern_multi_step_schedule_new(t->optim, TERN_UNIT_EPOCHS, f->milestones.count,
                                                    f->milestones.items, f->gamma, err);
+}
+
+static void step_schedules(trainer *t)
+{
+    tern_schedule_step(t->warm_up);
+    tern_schedule_step(t->schedule);
 }
 
 /* Ctrl-C asks to stop, as SIGTERM does; the second one ends the process. */
@@ -211,11 +251,11 @@ static void open_snapshot(trainer *t, tern_error *err)
 /* Sets the state as if --start-epoch epochs were completed. */
 static void skip_epochs(trainer *t)
 {
-    for (; t->epoch < t->flags->start_epoch; t->epoch++) {
-        for (int64_t i = 0; i < tern_loader_length(t->train); i++, t->step++) tern_schedule_step(t->warm_up);
+    while (t->epoch < t->flags->start_epoch) {
+        for (int64_t i = 0; i < steps_per_epoch(t); i++, t->step++) step_schedules(t);
         tern_schedule_epoch(t->schedule);
+        history_row_end(&t->history, (double)++t->epoch);
     }
-    t->history.epochs = t->epoch;
     tern_sampler_epoch_set(t->train_order, t->epoch);
     tern_scope_seed(t->s, (uint64_t)t->flags->seed, (uint64_t)t->step);
 }
@@ -356,8 +396,11 @@ static void print_rate(const trainer *t)
     say(t, "  rate       %g", rate);
     if (f->lr_given && f->lr != rate) say(t, " (--lr %g ignored: the checkpoint has %g)", f->lr, rate);
     if (f->warm_up > 0) say(t, ", rising for %g epoch%s", f->warm_up, f->warm_up == 1 ? "" : "s");
-    for (int i = 0; i < f->milestones.count; i++)
-        say(t, "%s%lld", i ? ", " : after, (long long)f->milestones.items[i]);
+    if (f->schedule == FLAGS_COSINE)
+        say(t, ", falling to %g", f->min_lr);
+    else
+        for (int i = 0; i < f->milestones.count; i++)
+            say(t, "%s%lld", i ? ", " : after, (long long)f->milestones.items[i]);
     say(t, "\n");
 }
 
@@ -368,6 +411,13 @@ static void print_oversubscribed(const trainer *t, int threads)
     bool takes_turns = sharers * threads > cores && !strncmp(tern_device_name(t->device), "cpu", 3);
     if (takes_turns) say(t, "; oversubscribed: they take turns on %d core%s", cores, cores == 1 ? "" : "s");
     say(t, "\n");
+}
+
+static bool has_convolutions(const tern_module *net)
+{
+    for (int i = 0; i < tern_state_count(net); i++)
+        if (tern_tensor_ndim(tern_state_get(net, i).tensor) > 2) return true;
+    return false;
 }
 
 static void print_banner(const trainer *t)
@@ -382,14 +432,17 @@ static void print_banner(const trainer *t)
     say(t, "  ranks      %d x %d thread%s, %s, %s", ranks, threads, threads == 1 ? "" : "s",
         tern_group_backend(t->world), tern_device_name(t->device));
     print_oversubscribed(t, threads);
-    say(t, "  batch      %lld x %d = %lld, %lld steps per epoch\n", (long long)f->batch, ranks,
-        (long long)f->batch * ranks, (long long)tern_loader_length(t->train));
+    say(t, "  batch      %lld x %d", (long long)f->batch, ranks);
+    if (f->accumulate > 1) say(t, " x %lld", (long long)f->accumulate);
+    say(t, " = %lld, %lld steps per epoch\n", (long long)(f->batch * ranks * f->accumulate),
+        (long long)steps_per_epoch(t));
     print_rate(t);
     say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
         f->sync_bn ? ", synchronised batch norm" : "");
     say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
-    say(t,
-        "  start      the first step takes seconds longer: it measures and keeps the fastest convolutions\n");
+    if (has_convolutions(k->net))
+        say(t, "  start      the first step takes seconds longer: it measures and keeps the fastest "
+               "convolutions\n");
 }
 
 void trainer_name_package(tern_error *err, const char *package)
@@ -418,12 +471,17 @@ static bool is_at_last_step(const trainer *t)
     return t->flags->max_steps && t->step >= t->flags->max_steps;
 }
 
+/* Has the epoch enough samples for another step? */
+static bool has_step_left(const trainer *t)
+{
+    return tern_sampler_length(t->train_order) - find_place(t) / tern_group_size(t->world) >=
+           t->flags->batch * t->flags->accumulate;
+}
+
 /* Does --max-steps end the run within an epoch? At an epoch's end it ends as every epoch does. */
 static bool ends_midway(const trainer *t)
 {
-    int64_t place = is_at_last_step(t) ? find_place(t) : 0;
-    return place &&
-           tern_sampler_length(t->train_order) - place / tern_group_size(t->world) >= t->flags->batch;
+    return is_at_last_step(t) && find_place(t) && has_step_left(t);
 }
 
 bool trainer_has_ended(const trainer *t)
@@ -437,6 +495,13 @@ static bool is_save_due(const trainer *t)
     return t->flags->save_every && t->step % t->flags->save_every == 0;
 }
 
+/* At an epoch's end there is an evaluation anyway. */
+static bool is_evaluation_due(const trainer *t)
+{
+    int64_t every = t->flags->evaluate_every;
+    return every && t->step % every == 0 && t->history.row_loss_count && has_step_left(t);
+}
+
 /* ---- numbers and images ---- */
 
 void trainer_number(trainer *t, const char *name, double value)
@@ -448,28 +513,48 @@ void trainer_number(trainer *t, const char *name, double value)
     tern_board_scalar(t->board, tag, value, t->step, NULL);
 }
 
-/* Prints a part of "  loss 1.3119, test 1.2133  top1 0.9110". */
-static void print_number(const trainer *t, const char *name, double value)
+void trainer_text(trainer *t, const char *name, const char *text)
+{
+    print_line(t, text);
+    tern_board_text(t->board, name, text, t->step, NULL);
+}
+
+/* Adds a part of "  loss 1.3119, test 1.2133  top1 0.9110". */
+static void add_number(char line[LINE], const char *name, double value)
 {
     if (isnan(value)) value = NAN; /* drops the sign, which means nothing */
     if (!strcmp(name, "loss/train"))
-        say(t, "  loss %.4f", value);
+        add_text(line, "  loss %.4f", value);
     else if (!strncmp(name, "loss/", 5))
-        say(t, ", %s %.4f", name + 5, value);
+        add_text(line, ", %s %.4f", name + 5, value);
     else
-        say(t, "  %s %.4f", history_short_name(name), value);
+        add_text(line, "  %s %.4f", history_short_name(name), value);
 }
 
-static void print_epoch(const trainer *t, double seconds, double rate)
+static const char *task_unit(const trainer *t)
+{
+    return t->task->unit ? t->task->unit : "samples";
+}
+
+static int64_t task_units(const trainer *t)
+{
+    return t->task->units ? t->task->units : 1;
+}
+
+/* Prints the line of an evaluation, at the end of an epoch or within it. */
+static void print_row(const trainer *t, bool is_end, double seconds, double rate)
 {
     const history *h = &t->history;
-    say(t, "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
-    if (ends_midway(t)) say(t, " until step %lld", (long long)t->step);
+    char line[LINE] = "";
+    add_text(line, "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
+    if (!is_end || ends_midway(t))
+        add_text(line, " %s step %lld", is_end ? "until" : "at", (long long)t->step);
     for (int i = 0; i < h->count; i++)
         if (history_is_main(h, h->series[i].name))
-            print_number(t, h->series[i].name, h->series[i].values[h->epochs]);
-    say(t, "  %.*f samples/s  %.1f s, data %.1f %%\n", rate > 0 && rate < 1 ? 2 : 1, rate, seconds,
-        100 * t->waiting);
+            add_number(line, h->series[i].name, h->series[i].values[h->rows]);
+    add_text(line, "  %.*f %s/s  %.1f s, data %.1f %%", rate > 0 && rate < 1 ? 2 : 1, rate, task_unit(t),
+             seconds, 100 * t->waiting);
+    print_line(t, line);
 }
 
 /* Tells whether this rank has been asked to stop, which the others may not know yet. */
@@ -495,18 +580,32 @@ static void show(trainer *t, tern_error *err)
 
 /* ---- an epoch ---- */
 
-static void train_step(trainer *t, const tern_batch *b, tern_error *err)
+/* Adds the gradients of a batch, one of `parts` of a step; the ranks exchange them with the last. */
+static void train_part(trainer *t, const tern_batch *b, int64_t part, int64_t parts)
 {
+    tern_amp_backward_opts opts = tern_amp_backward_defaults();
+    bool is_last = part == parts - 1;
+    opts.delay_unscale = !is_last;
     tern_tensor *output = t->task->forward ? t->task->forward(t, b) : tern_forward(t->task->net, t->s, b->x);
-    tern_amp_backward(t->amp, t->s, t->task->loss(t, output, b), NULL);
+    tern_tensor *loss = t->task->loss(t, output, b);
+    if (parts > 1) loss = tern_affine(t->s, loss, 1.0 / (double)parts, 0);
+    tern_ddp_sync_set(t->ddp, is_last);
+    tern_amp_backward(t->amp, t->s, loss, &opts);
+}
+
+/* Makes a step with the gradients of all its parts. The loss of a step is that of its last part. */
+static void train_step(trainer *t, int64_t parts, tern_error *err)
+{
+    if (t->flags->clip > 0) tern_clip_grad_norm(t->s, t->task->net, t->flags->clip, 2);
     tern_optim_step(t->optim, t->s);
-    tern_schedule_step(t->warm_up);
+    step_schedules(t);
     if (tern_scope_end(t->s, err)) return;
+    double loss = tern_ddp_loss_mean(t->ddp) * (double)parts;
     t->step++;
-    t->history.loss_sum += tern_ddp_loss_mean(t->ddp);
-    t->history.loss_count++;
-    if (t->step % BOARD_STEPS == 0)
-        tern_board_scalar(t->board, "step/loss", tern_ddp_loss_mean(t->ddp), t->step, NULL);
+    history_loss_add(&t->history, loss);
+    tern_progress_postfix(t->bar, "loss", loss);
+    tern_progress_postfix(t->bar, "lr", tern_optim_lr_get(t->optim, 0));
+    if (t->step % BOARD_STEPS == 0) tern_board_scalar(t->board, "step/loss", loss, t->step, NULL);
 }
 
 /* Waits until all ranks have their next batch (with NULL, this rank needs none). A rank inside a step waits
@@ -526,28 +625,6 @@ static bool await_batches(trainer *t, tern_loader *loader, bool *stopped, tern_e
     return !lacking && !err->code;
 }
 
-/* Trains to the end of the epoch. Returns true if asked to stop before. */
-static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
-{
-    tern_batch b;
-    bool stopped = false;
-    double waited = 0, before = tern_progress_seconds(bar);
-    while (!stopped && !ends_midway(t) && await_batches(t, t->train, &stopped, err) &&
-           tern_loader_next(t->train, t->s, &b)) {
-        waited += tern_progress_seconds(bar) - before;
-        train_step(t, &b, err);
-        tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(t->ddp));
-        tern_progress_postfix(bar, "lr", tern_optim_lr_get(t->optim, 0));
-        t->waiting = waited / tern_progress_seconds(bar);
-        tern_progress_postfix(bar, "data %", 100 * t->waiting);
-        tern_progress_update(bar, b.count);
-        stopped = !err->code && tern_preempt_pending(t->preempt, err) > 0;
-        if (is_save_due(t) && !stopped && !err->code) tern_snapshot_save(t->snapshot, t->step, err);
-        before = tern_progress_seconds(bar);
-    }
-    return stopped;
-}
-
 /* All ranks ask the same number of times whether to stop, also those that have fewer batches. */
 bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err)
 {
@@ -558,26 +635,28 @@ bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err)
         if (!t->stopped && !err->code) await_batches(t, has_more ? t->test : NULL, &t->stopped, err);
         if (!t->stopped && !err->code && has_more) has_more = tern_loader_next(t->test, t->s, b);
         bool is_one = !t->stopped && !err->code && has_more;
-        if (is_one) tern_progress_update(t->bar, b->count);
+        if (is_one) tern_progress_update(t->test_bar, b->count * task_units(t));
         if (is_one) return true;
     }
     if (!err->code && !t->stopped && has_more) tern_loader_next(t->test, t->s, b); /* ends the pass */
     return false;
 }
 
-/* Opens the progress bar of the epoch's training ("epoch") or its evaluation ("test"). */
+/* Opens the progress bar of the epoch's training ("epoch") or, below it, an evaluation ("test"). */
 static tern_progress *open_bar(const trainer *t, const char *part, int64_t samples, int64_t initial,
                                tern_error *err)
 {
-    char title[64];
+    char title[64], unit_text[32];
     snprintf(title, sizeof(title), "%s %lld/%lld", part, (long long)t->epoch + 1,
              (long long)t->flags->epochs);
+    snprintf(unit_text, sizeof(unit_text), " %s", task_unit(t));
     tern_progress_opts opts = tern_progress_defaults();
     opts.leave = false;
-    opts.unit = " samples";
+    opts.unit = unit_text;
     opts.line_seconds = 5;
-    opts.initial = initial;
-    return tern_progress_new(title, samples, t->world, &opts, err);
+    opts.initial = initial * task_units(t);
+    opts.parent = t->bar;
+    return tern_progress_new(title, samples * task_units(t), t->world, &opts, err);
 }
 
 static void evaluate(trainer *t, tern_error *err)
@@ -589,55 +668,133 @@ static void evaluate(trainer *t, tern_error *err)
     bool was = tern_grad_enabled_set(t->s, false);
     int64_t ranks = tern_group_size(t->world);
     if (t->test && !err->code)
-        t->bar = open_bar(t, "test", (t->test_set->length + ranks - 1) / ranks, 0, err);
+        t->test_bar = open_bar(t, "test", (t->test_set->length + ranks - 1) / ranks, 0, err);
     t->task->evaluate(t, err);
-    tern_progress_free(t->bar);
-    t->bar = NULL;
+    tern_progress_free(t->test_bar);
+    t->test_bar = NULL;
     tern_grad_enabled_set(t->s, was);
     tern_train(t->task->net);
 }
 
-/* Saves only the weights, for torch.load and load_state_dict. */
+/* Saves only the weights, for torch.load and load_state_dict, or as the task does. */
 static void save_weights(trainer *t, const char *name, tern_error *err)
 {
     char path[600];
     if (!t->first || err->code) return;
-    snprintf(path, sizeof(path), "%s/%s", t->dir, name);
+    if (t->task->save) {
+        t->task->save(t, name, err);
+        return;
+    }
+    snprintf(path, sizeof(path), "%s/%s.pth", t->dir, name);
     tern_object *weights = tern_module_state_dict(t->task->net, err);
     tern_save(path, weights, err);
     tern_object_free(weights);
 }
 
-/* Saves, evaluates and reports, after an epoch or where --max-steps ends it. */
-static void report_epoch(trainer *t, double seconds, double rate, tern_error *err)
+/* Saves, evaluates and reports, at the end of an epoch, where --max-steps ends it, or within it. `speed` is in
+ * units per second; 0: it was trained before this run. Returns whether a row of numbers is complete. */
+static bool evaluate_row(trainer *t, bool is_end, double seconds, double speed, tern_error *err)
 {
     const history *h = &t->history;
     tern_snapshot_save(t->snapshot, t->step, err); /* the evaluation may be ended by force */
-    if (err->code) return;
-    trainer_number(t, "loss/train", h->loss_sum / h->loss_count);
+    if (err->code) return false;
+    trainer_number(t, "loss/train", h->row_loss_sum / h->row_loss_count);
     evaluate(t, err);
-    if (err->code || t->stopped) return;
+    if (err->code || t->stopped) return false;
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
     tern_board_parameters(t->board, t->task->net, t->step, NULL);
-    if (rate > 0) { /* 0: it was trained before this run */
-        tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
+    if (speed > 0) {
+        char tag[64];
+        snprintf(tag, sizeof(tag), "speed/%s", task_unit(t));
+        tern_board_scalar(t->board, tag, speed, t->step, NULL);
         tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
     }
-    print_epoch(t, seconds, rate);
+    print_row(t, is_end, seconds, speed);
+    if (ends_midway(t)) return false;
+    bool is_best = t->task->best && history_is_best(h, t->task->best, t->task->best_is_least);
+    if (is_best) save_weights(t, "best", err);
+    return !err->code;
 }
 
-static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
+/* Returns the seconds of this epoch's training, without its evaluations. */
+static double trained_seconds(const trainer *t)
+{
+    return tern_progress_seconds(t->bar) - t->evaluated;
+}
+
+static double trained_speed(const trainer *t)
+{
+    double all = tern_progress_seconds(t->bar);
+    return all > t->evaluated ? tern_progress_rate(t->bar) * all / (all - t->evaluated) : 0;
+}
+
+static void evaluate_midway(trainer *t, tern_error *err)
+{
+    double began = tern_progress_seconds(t->bar);
+    double all = (double)tern_sampler_length(t->train_order) * tern_group_size(t->world);
+    bool is_complete = evaluate_row(t, false, trained_seconds(t), trained_speed(t), err);
+    if (is_complete) history_row_end(&t->history, (double)t->epoch + (double)find_place(t) / all);
+    if (is_complete) show(t, err);
+    t->evaluated += tern_progress_seconds(t->bar) - began;
+}
+
+static void end_epoch(trainer *t, double seconds, double speed, tern_error *err)
 {
     history *h = &t->history;
-    bool midway = ends_midway(t);
-    report_epoch(t, seconds, rate, err);
-    if (err->code || t->stopped || midway) return;
-    if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
+    if (!evaluate_row(t, true, seconds, speed, err)) return;
     tern_schedule_epoch(t->schedule);
     h->loss_sum = h->loss_count = 0;
-    h->epochs = ++t->epoch;
+    history_row_end(h, (double)++t->epoch);
     tern_snapshot_save(t->snapshot, t->step, err);
     show(t, err); /* last, since it may be ended by force, too */
+}
+
+/* Gives the batches of a step that could not be made back to the loader, so that a resumed run begins with
+ * them. */
+static void return_parts(trainer *t, int64_t parts, tern_error *err)
+{
+    int64_t position = 0;
+    tern_object *state = tern_loader_state_dict(t->train, err);
+    tern_object_to_int(tern_object_get(state, "position"), &position, err);
+    position -= parts * t->flags->batch * tern_group_size(t->world);
+    tern_object_set(state, "position", tern_object_int(position, err), err);
+    if (!err->code) tern_loader_state_dict_load(t->train, state, err);
+    tern_object_free(state);
+}
+
+/* Trains to the end of the epoch. Returns true if asked to stop before. */
+static bool train_steps(trainer *t, tern_error *err)
+{
+    const int64_t parts = t->flags->accumulate;
+    tern_batch b;
+    bool stopped = false;
+    double waited = 0, before = trained_seconds(t);
+    int64_t part = 0;
+    while (!stopped && !t->stopped && !err->code && !ends_midway(t)) {
+        if (!part && is_evaluation_due(t)) {
+            evaluate_midway(t, err);
+            continue;
+        }
+        bool is_rest = !part && parts > 1 && !has_step_left(t);
+        if (!await_batches(t, t->train, &stopped, err) || !tern_loader_next(t->train, t->s, &b)) break;
+        waited += trained_seconds(t) - before;
+        if (!is_rest) train_part(t, &b, part++, parts);
+        if (part == parts)
+            train_step(t, parts, err);
+        else
+            tern_scope_end(t->s, err);
+        t->waiting = waited / trained_seconds(t);
+        tern_progress_postfix(t->bar, "data %", 100 * t->waiting);
+        tern_progress_update(t->bar, b.count * task_units(t));
+        if (part == parts) {
+            part = 0;
+            stopped = !err->code && tern_preempt_pending(t->preempt, err) > 0;
+            if (is_save_due(t) && !stopped && !err->code) tern_snapshot_save(t->snapshot, t->step, err);
+        }
+        before = trained_seconds(t);
+    }
+    if (part && stopped) return_parts(t, part, err);
+    return stopped;
 }
 
 /* Runs an epoch. Returns true if asked to stop before its end. */
@@ -647,11 +804,13 @@ static bool run_epoch(trainer *t, tern_error *err)
     /* A run that was stopped in an evaluation has the epoch's losses, and its loader begins the next. */
     bool is_trained = t->history.loss_count > 0 && place == 0;
     int64_t done = is_trained ? total : place / tern_group_size(t->world);
-    tern_progress *bar = open_bar(t, "epoch", total, done, err);
-    bool stopped = !is_trained && train_steps(t, bar, err);
-    double seconds = tern_progress_seconds(bar), rate = tern_progress_rate(bar);
-    tern_progress_free(bar);
-    if (!stopped && !err->code) end_epoch(t, seconds, rate, err);
+    t->evaluated = 0;
+    t->bar = open_bar(t, "epoch", total, done, err);
+    bool stopped = !is_trained && train_steps(t, err);
+    double seconds = trained_seconds(t), speed = trained_speed(t);
+    tern_progress_free(t->bar);
+    t->bar = NULL;
+    if (!stopped && !t->stopped && !err->code) end_epoch(t, seconds, speed, err);
     return stopped || t->stopped;
 }
 
@@ -680,7 +839,7 @@ static void run_epochs(trainer *t, tern_error *err)
             (long long)t->step, t->dir);
     t->ends_early = stopped || err->code;
     if (t->ends_early) return;
-    save_weights(t, "last.pth", err);
+    save_weights(t, "last", err);
     if (!t->gallery.count) show(t, err); /* all epochs were completed in an earlier run */
     save_figure(t);
 }

@@ -26,6 +26,9 @@ typedef struct task {
     tern_dataset *train, *test; /* test may be NULL if `evaluate` does not need it                      */
     const char *main_group;     /* a group of numbers, "iou/", that are main ones; or NULL              */
     const char *best;           /* best.pth is saved when this number, set by `evaluate`, is the largest */
+    bool best_is_least;         /* .. or the smallest                                                   */
+    const char *unit;           /* what bars and lines count: "tokens"; NULL: "samples"                 */
+    int64_t units;              /* so many of them are a sample; 0: 1                                   */
     void *self;                 /* the program's own data, as t->task->self                             */
     /* Makes the optimizer; NULL: SGD with the values of the flags. */
     tern_optim *(*optim)(trainer *t, tern_error *err);
@@ -33,11 +36,15 @@ typedef struct task {
     tern_tensor *(*forward)(trainer *t, const tern_batch *b);
     /* Computes the loss of that output. */
     tern_tensor *(*loss)(trainer *t, tern_tensor *output, const tern_batch *b);
-    /* Runs after each epoch on all ranks, in evaluation mode without gradients: reads t->test with
+    /* Runs after each epoch, and every --evaluate-every steps, on all ranks, in evaluation mode without gradients: reads t->test with
      * trainer_test_next (each sample once over all ranks) and reports its results with trainer_number. */
     void (*evaluate)(trainer *t, tern_error *err);
-    /* Adds images of a few samples; runs on rank 0 only, with a scope of its own; may be NULL. */
+    /* Adds images of a few samples, or shows something else (trainer_text); runs on rank 0 only, with a scope
+     * of its own; may be NULL. */
     void (*show)(trainer *t, tern_scope *s, gallery *g, tern_error *err);
+    /* Saves the net as `name`, "best" or "last", in the folder t->dir; runs on rank 0 only; NULL: the state
+     * dict as NAME.pth. */
+    void (*save)(trainer *t, const char *name, tern_error *err);
 } task;
 
 struct trainer {
@@ -62,14 +69,15 @@ struct trainer {
     char dir[FLAGS_DIR]; /* the folder of this run */
     int64_t epoch, step; /* completed              */
     double waiting;      /* share of the epoch's time in which a rank's data was awaited */
+    double evaluated;    /* seconds of evaluations within the epoch                      */
     int64_t test_steps;  /* of an evaluation, on the rank with the most batches      */
     int64_t asked;       /* so many of them have asked whether to stop                */
     bool stopped;        /* the run was asked to stop during an evaluation            */
     bool ends_early;     /* asked to stop, or an error. A loader's worker may be in a dataset that hangs:
                             the process exits without freeing them                    */
-    tern_progress *bar;  /* of an evaluation, or NULL          */
-    bool first;          /* this is rank 0                             */
-    bool told;           /* the error has been printed, for all ranks */
+    tern_progress *bar, *test_bar; /* of an epoch, of an evaluation, or NULL */
+    bool first;                    /* this is rank 0                             */
+    bool told;                     /* the error has been printed, for all ranks */
 };
 
 /* Opens the group, the device and the random number generator. */
@@ -89,7 +97,10 @@ bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err);
 /* Are all epochs or --max-steps completed? Then `show` is called for the last time. */
 bool trainer_has_ended(const trainer *t);
 
-/* Sets a number of this epoch, which must be the same on all ranks: "top1", "loss/test", "iou/lake". All
+/* Prints a text on a line of its own, and adds it to TensorBoard. */
+void trainer_text(trainer *t, const char *name, const char *text);
+
+/* Sets a number of this evaluation, which must be the same on all ranks: "top1", "loss/test", "iou/lake". All
  * numbers go to TensorBoard (losses as they are, others as "Evaluation/iou/lake") and into checkpoints; the
  * main ones (history.h) also into the epoch's line and the figure. */
 void trainer_number(trainer *t, const char *name, double value);

@@ -40,21 +40,26 @@ typedef struct tern_token_dataset_opts {
     tern_dtype dtype;   /* of a sample and its target: TERN_I64 or TERN_I32; default TERN_I64             */
     int64_t vocab_size; /* an id that is not below it is E_RANGE, with file and place; default 0: any     */
     bool raw;           /* the file is ids of u16 and nothing else, as nanoGPT's; default false           */
+    bool shift;         /* the windows of each epoch begin elsewhere, by less than a stride; default false */
 } tern_token_dataset_opts;
 TERN_API tern_token_dataset_opts tern_token_dataset_defaults(void);
 
 /* Makes a dataset of a file's windows: sample i is the ids [i * stride, i * stride + T), and its target the
  * ids after each of them, [i * stride + 1, i * stride + T + 1), the labels of tern_language_model_loss with
- * `shifted`. Ids after the last whole window are left out. Files are read as samples are asked for, so a file
- * may be larger than memory.
+ * `shifted`. With `shift` all of them are up to a stride later, in each epoch another number of ids. Ids after
+ * the last whole window are left out. Files are read as samples are asked for, so a file may be larger than
+ * memory.
  *
  * Samplers cut it over ranks, and a snapshot resumes it, as any dataset with `get`. E_IO: missing, or not as
  * long as its header says, as an unfinished one is; E_FORMAT: neither llm.c's nor an .npy of one dimension of
- * u16, u32, i32 or i64; E_RANGE: fewer than T + 1 ids, options; in `get`, E_RANGE: an id. Yours:
+ * u16, u32, i32 or i64; E_RANGE: fewer ids than a window needs, options; in `get`, E_RANGE: an id. Yours:
  * tern_dataset_free. */
 TERN_API tern_dataset *tern_token_dataset_open(const char *path, const tern_token_dataset_opts *opts,
                                                tern_error *err);
-/* Returns the number of ids in the file of such a dataset; 0 for another one. */
+/* The same of `count` ids in memory, which are copied. `raw` is for files. */
+TERN_API tern_dataset *tern_token_dataset_new(const int32_t *ids, int64_t count,
+                                              const tern_token_dataset_opts *opts, tern_error *err);
+/* Returns the number of ids of such a dataset; 0 for another one. */
 TERN_API int64_t tern_token_dataset_tokens(const tern_dataset *dataset);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* token_dataset.c - a dataset of the windows of a file of tokens. A sample is read when it is asked for: T +
- * 1 ids in one pread, whose pages all ranks of a host share in the kernel's cache. */
+/* token_dataset.c - a dataset of the windows of tokens, in a file or in memory. A sample of a file is read
+ * when it is asked for: T + 1 ids in one pread, whose pages all ranks of a host share in the kernel's cache. */
 #include "base/file.h"
 #include "base/opts.h"
 #include "data/scratch_pool.h"
@@ -7,6 +7,7 @@
 #include "data/volume/npy.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <unistd.h>
 
 #include <tern/token_data.h>
@@ -15,8 +16,9 @@
 
 typedef struct token_dataset {
     tern_dataset base;
-    int fd;
-    char *path;
+    int fd;     /* -1: the ids are in memory */
+    char *path; /* for errors                */
+    int32_t *memory;
     int64_t start, count; /* of the first id, in bytes; ids */
     int bytes;            /* of an id                       */
     bool is_signed;
@@ -65,14 +67,22 @@ static int window_convert(const token_dataset *d, const char *from, int64_t firs
     return TERN_OK;
 }
 
+/* Returns where the windows of an epoch begin. Over the epochs, the places are spread evenly over a stride:
+ * each is the fraction of epoch times the golden ratio. */
+static int64_t epoch_shift(const token_dataset *d, int64_t epoch)
+{
+    double turns = (double)epoch * 0.6180339887498949;
+    return d->opts.shift ? (int64_t)((turns - floor(turns)) * (double)d->opts.stride) : 0;
+}
+
 static int tokens_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                       tern_error *err)
 {
     const token_dataset *d = (const token_dataset *)base;
     tern__scratch_pool *pool = (tern__scratch_pool *)&d->pool;
     size_t bytes = (size_t)(d->opts.window + 1) * (size_t)d->bytes;
-    int64_t first = index * d->opts.stride;
-    (void)epoch;
+    int64_t first = index * d->opts.stride + epoch_shift(d, epoch);
+    if (d->memory) return window_convert(d, (const char *)(d->memory + first), first, x, y, err);
     token_scratch *s = tern__scratch_pool_take(pool, sizeof(*s), FUNC, err);
     if (!s) return TERN_E_MEMORY;
     if (!s->ids) s->ids = tern__alloc(bytes, FUNC, err);
@@ -92,6 +102,7 @@ static void tokens_free(tern_dataset *base)
         tern__free(s);
     }
     if (d->fd >= 0) close(d->fd);
+    tern__free(d->memory);
     tern__free(d->path);
     tern__free(d);
 }
@@ -158,10 +169,6 @@ static int file_read(token_dataset *d, tern_error *err)
             err, FUNC, TERN_E_IO,
             "%s has %lld bytes, but %lld tokens of %d bytes were expected: it is not finished, or damaged",
             d->path, (long long)size, (long long)d->count, d->bytes);
-    if (d->count <= d->opts.window)
-        return tern__error_set(err, FUNC, TERN_E_RANGE,
-                               "%s has %lld tokens, expected at least %lld: a window and the token after it",
-                               d->path, (long long)d->count, (long long)d->opts.window + 1);
     return TERN_OK;
 }
 
@@ -185,29 +192,70 @@ static int opts_check(tern_token_dataset_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-tern_dataset *tern_token_dataset_open(const char *path, const tern_token_dataset_opts *opts, tern_error *err)
+/* Returns a dataset without ids, that of `from`, a path or a word for errors. */
+static token_dataset *dataset_new(const char *from, const tern_token_dataset_opts *opts, tern_error *err)
 {
     tern_token_dataset_opts own = tern_token_dataset_defaults();
-    if (tern__is_set(err) || tern__need(path, "path", FUNC, err)) return NULL;
     if (tern__opts_read(&own, sizeof(own), opts, FUNC, err) || opts_check(&own, err)) return NULL;
     token_dataset *d = tern__alloc(sizeof(*d), FUNC, err);
     if (!d) return NULL;
     *d = (token_dataset){
-        .fd = -1, .opts = own, .path = tern__strdup(path, FUNC, err), .pool = TERN__SCRATCH_POOL_INITIALIZER};
-    if (!d->path || file_read(d, err)) {
+        .fd = -1, .opts = own, .path = tern__strdup(from, FUNC, err), .pool = TERN__SCRATCH_POOL_INITIALIZER};
+    if (d->path) return d;
+    tokens_free(&d->base);
+    return NULL;
+}
+
+/* Every epoch has as many windows as the one that begins last. */
+static tern_dataset *dataset_finish(token_dataset *d, tern_error *err)
+{
+    const tern_token_dataset_opts *o = &d->opts;
+    int64_t least = o->window + (o->shift ? o->stride : 1);
+    if (d->count < least) {
+        tern__error_set(err, FUNC, TERN_E_RANGE, "%s has %lld tokens, expected at least %lld: %s", d->path,
+                        (long long)d->count, (long long)least,
+                        o->shift ? "a window and a stride" : "a window and the token after it");
         tokens_free(&d->base);
         return NULL;
     }
-    d->base = (tern_dataset){.length = (d->count - own.window - 1) / own.stride + 1,
+    d->base = (tern_dataset){.length = (d->count - least) / o->stride + 1,
                              .ndim = 1,
-                             .shape = {own.window},
+                             .shape = {o->window},
                              .target_ndim = 1,
-                             .target_shape = {own.window},
-                             .target_dtype = own.dtype,
+                             .target_shape = {o->window},
+                             .target_dtype = o->dtype,
                              .get = tokens_get,
                              .free = tokens_free,
-                             .dtype = own.dtype};
+                             .dtype = o->dtype};
     return &d->base;
+}
+
+tern_dataset *tern_token_dataset_open(const char *path, const tern_token_dataset_opts *opts, tern_error *err)
+{
+    if (tern__is_set(err) || tern__need(path, "path", FUNC, err)) return NULL;
+    token_dataset *d = dataset_new(path, opts, err);
+    if (!d) return NULL;
+    if (!file_read(d, err)) return dataset_finish(d, err);
+    tokens_free(&d->base);
+    return NULL;
+}
+
+tern_dataset *tern_token_dataset_new(const int32_t *ids, int64_t count, const tern_token_dataset_opts *opts,
+                                     tern_error *err)
+{
+    if (tern__is_set(err) || tern__need(ids, "ids", __func__, err)) return NULL;
+    token_dataset *d = dataset_new("the text", opts, err);
+    if (!d) return NULL;
+    d->count = TERN__MAX(count, 0);
+    d->bytes = sizeof(*ids);
+    d->is_signed = true;
+    d->memory = tern__alloc((size_t)d->count * sizeof(*ids) + 1, __func__, err);
+    if (!d->memory) {
+        tokens_free(&d->base);
+        return NULL;
+    }
+    memcpy(d->memory, ids, (size_t)d->count * sizeof(*ids));
+    return dataset_finish(d, err);
 }
 
 int64_t tern_token_dataset_tokens(const tern_dataset *dataset)

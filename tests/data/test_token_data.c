@@ -82,6 +82,64 @@ static void windows(void **state)
     for (size_t f = 0; f < TERN__COUNT(files); f++) unlink(path_of(files[f].name));
 }
 
+/* In every epoch the windows of ids in memory follow each other from a place within the first stride, and over
+ * the epochs these places are many. A file gives the same. */
+static void shifted_windows(void **state)
+{
+    enum { WINDOW = 7, STRIDE = 20, EPOCHS = 40 };
+    bool seen[STRIDE] = {false};
+    int64_t x[WINDOW], y[WINDOW], z[WINDOW];
+    int places = 0;
+    tern_error err = {0};
+    (void)state;
+    tern_token_dataset_opts opts = tern_token_dataset_defaults();
+    opts.window = WINDOW;
+    opts.stride = STRIDE;
+    opts.shift = true;
+    opts.vocab_size = 300;
+    tokens_write("a.bin", 300, TOKENS);
+    tern_dataset *file = tern_token_dataset_open(path_of("a.bin"), &opts, &err);
+    tern_dataset *memory = tern_token_dataset_new(ids, TOKENS, &opts, &err);
+    assert_ok(err);
+    assert_int_equal(tern_token_dataset_tokens(memory), TOKENS);
+    assert_int_equal(memory->length, (TOKENS - WINDOW - STRIDE) / STRIDE + 1);
+    assert_int_equal(file->length, memory->length);
+    for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        int64_t first = -1;
+        for (int64_t i = 0; i < memory->length; i++) {
+            assert_int_equal(memory->get(memory, epoch, i, (float *)x, y, &err), TERN_OK);
+            assert_int_equal(file->get(file, epoch, i, (float *)z, y, &err), TERN_OK);
+            assert_memory_equal(x, z, sizeof(x));
+            for (int64_t at = 0; first < 0 && at < STRIDE; at++)
+                if (x[0] == ids[at] && x[1] == ids[at + 1] && x[2] == ids[at + 2]) first = at;
+            assert_true(first >= 0);
+            for (int64_t k = 0; k < WINDOW; k++) {
+                assert_int_equal(x[k], ids[first + i * STRIDE + k]);
+                assert_int_equal(y[k], ids[first + i * STRIDE + k + 1]);
+            }
+        }
+        if (!epoch) assert_int_equal(first, 0);
+        places += !seen[first];
+        seen[first] = true;
+    }
+    assert_int_equal(places, STRIDE);
+    tern_dataset_free(file);
+    tern_dataset_free(memory);
+    unlink(path_of("a.bin"));
+    /* One window needs a stride of ids behind it. */
+    assert_null(tern_token_dataset_new(ids, WINDOW + STRIDE - 1, &opts, &err));
+    assert_int_equal(err.code, TERN_E_RANGE);
+    err = (tern_error){0};
+    memory = tern_token_dataset_new(ids, WINDOW + STRIDE, &opts, &err);
+    assert_int_equal(memory->length, 1);
+    tern_dataset_free(memory);
+    opts.vocab_size = 2;
+    memory = tern_token_dataset_new(ids, TOKENS, &opts, &err);
+    assert_int_equal(memory->get(memory, 0, 3, (float *)x, y, &err), TERN_E_RANGE);
+    assert_non_null(strstr(err.text, "the text: token 6"));
+    tern_dataset_free(memory);
+}
+
 /* The first ids of all batches of a pass, from the batch `from` on, of a rank. */
 static int64_t pass_read(tern_dataset *set, int rank, int64_t from, int64_t first[TOKENS],
                          tern_object **saved)
@@ -234,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows),
+        cmocka_unit_test(shifted_windows),
         cmocka_unit_test(sampler_and_resume),
         cmocka_unit_test(refused_files),
         cmocka_unit_test(writer_errors),
