@@ -28,6 +28,7 @@
 #include <tern/init.h>
 #include <tern/models.h>
 #include <tern/language_model.h>
+#include <tern/lora.h>
 #include <tern/optim.h>
 #include <tern/schedule.h>
 #include <tern/amp.h>

@@ -447,6 +447,8 @@ const tern__pretrained_kind tern__bert_kind = {
     .model_type = "bert",
     .architecture = "BertModel",
     .body = "bert",
+    .lora_targets = (const char *const[]){"query", "value", NULL},
+    .lora_task = "FEATURE_EXTRACTION",
     .needless = (const char *const[]){"embeddings.position_ids", "embeddings.token_type_ids",
                                       ".LayerNorm.gamma", ".LayerNorm.beta", NULL},
     .open = bert_open,

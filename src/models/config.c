@@ -1,4 +1,4 @@
-/* config.c - the fields of a config.json. */
+/* config.c - a config.json and its fields. */
 #include "models/config.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -55,6 +55,23 @@ cJSON *tern__config_read(const char *path, const char *func, tern_error *err)
     cJSON *object = text ? tern__config_parse(text, bytes, path, func, err) : NULL;
     tern__free(text);
     return object;
+}
+
+int tern__config_write(const char *folder, const char *name, const cJSON *object, const char *func,
+                       tern_error *err)
+{
+    tern__output out;
+    char *text = cJSON_Print(object), *path = tern__path_join(folder, name, func, err);
+    int status = text && path ? tern__output_open(&out, path, func, err) : TERN_E_MEMORY;
+    if (!status) {
+        status = tern__output_write(&out, text, strlen(text), err);
+        if (!status) status = tern__output_write(&out, "\n", 1, err);
+        status = tern__output_close(&out, status, true, err);
+    }
+    if (!text) tern__error_set(err, func, TERN_E_MEMORY, "no memory for %s", name);
+    tern__free(path);
+    cJSON_free(text);
+    return status;
 }
 
 /* Returns the field, NULL if it is missing or null. */

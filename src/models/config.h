@@ -1,4 +1,5 @@
-/* config.h - reads the fields of a config.json of transformers. The first error stays; reading goes on. */
+/* config.h - reads and writes the fields of a config.json of transformers. The first error stays; reading goes
+ * on. */
 #ifndef TERN_SRC_MODELS_CONFIG_H
 #define TERN_SRC_MODELS_CONFIG_H
 
@@ -34,6 +35,9 @@ double *tern__config_reals(const tern__config *config, const char *name, int64_t
 void tern__config_need(const tern__config *config, const char *name);
 /* Returns the text of a field, or NULL. */
 const char *tern__config_text(const tern__config *config, const char *name);
+/* Writes an object into a folder's file. E_IO, E_MEMORY. */
+int tern__config_write(const char *folder, const char *name, const cJSON *object, const char *func,
+                       tern_error *err);
 /* Fails with E_UNSUPPORTED: a field has a value that tern does not have. */
 void tern__config_refuse(const tern__config *config, const char *name, const char *value);
 

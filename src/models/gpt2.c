@@ -3,34 +3,14 @@
  * transformers' Conv1D, whose weights are (in, out). */
 #include "base/opts.h"
 #include "models/language_model.h"
-#include "ops/ops.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Conv1D: a linear with a weight (in, out) ---- */
-
-typedef struct turned_linear {
-    tern_module base;
-    tern_tensor *weight, *bias;
-} turned_linear;
-
-static tern_tensor *turned_linear_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+static tern_module *new_conv1d(int64_t in, int64_t out, tern_error *err)
 {
-    turned_linear *self = (turned_linear *)module;
-    return tern__linear_turned(s, x, self->weight, self->bias);
-}
-
-static tern_module *new_turned_linear(int64_t in, int64_t out, tern_error *err)
-{
-    turned_linear *self = tern__module_new(sizeof(*self), "linear_in_out", turned_linear_forward, err);
-    if (!self) return NULL;
-    self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){in, out}, err);
-    self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, 1, &out, err);
-    if (self->weight && self->bias) return &self->base;
-    tern_module_free(&self->base);
-    return NULL;
+    return tern__is_set(err) ? NULL : tern__linear_new_turned(in, out, "tern_gpt2_new", err);
 }
 
 static tern_tensor *gpt2_dropout(const tern_module *module, tern_scope *s, tern_tensor *x, double p)
@@ -89,8 +69,8 @@ static tern_module *new_gpt2_attention(const tern_gpt2_opts *o, tern_error *err)
     self->attn_pdrop = o->attn_pdrop;
     self->resid_pdrop = o->resid_pdrop;
     tern__options_add(m, "heads", 1, &o->n_head);
-    self->c_attn = tern_module_add(m, "c_attn", new_turned_linear(o->n_embd, 3 * o->n_embd, err), err);
-    self->c_proj = tern_module_add(m, "c_proj", new_turned_linear(o->n_embd, o->n_embd, err), err);
+    self->c_attn = tern_module_add(m, "c_attn", new_conv1d(o->n_embd, 3 * o->n_embd, err), err);
+    self->c_proj = tern_module_add(m, "c_proj", new_conv1d(o->n_embd, o->n_embd, err), err);
     if (self->c_attn && self->c_proj) return m;
     tern_module_free(m);
     return NULL;
@@ -132,8 +112,8 @@ static tern_module *new_gpt2_mlp(const tern_gpt2_opts *o, tern_error *err)
     self->activation = o->activation_function;
     self->resid_pdrop = o->resid_pdrop;
     tern__options_add(m, "activation", 1, (int64_t[]){o->activation_function});
-    self->c_fc = tern_module_add(m, "c_fc", new_turned_linear(o->n_embd, inner, err), err);
-    self->c_proj = tern_module_add(m, "c_proj", new_turned_linear(inner, o->n_embd, err), err);
+    self->c_fc = tern_module_add(m, "c_fc", new_conv1d(o->n_embd, inner, err), err);
+    self->c_proj = tern_module_add(m, "c_proj", new_conv1d(inner, o->n_embd, err), err);
     if (self->c_fc && self->c_proj) return m;
     tern_module_free(m);
     return NULL;
@@ -427,6 +407,8 @@ const tern__pretrained_kind tern__gpt2_kind = {
     .architecture = "GPT2LMHeadModel",
     .body = "transformer",
     .call = &gpt2_body_kind,
+    .lora_targets = (const char *const[]){"c_attn", NULL},
+    .lora_task = "CAUSAL_LM",
     .needless = (const char *const[]){".attn.bias", ".attn.masked_bias", NULL},
     .open = gpt2_open,
     .write = gpt2_write,

@@ -293,6 +293,20 @@ static bool labels_fit(tern_scope *scope, const tern_tensor *tokens, const tern_
     return false;
 }
 
+/* The loss of a head with an adapter, whose logits are no product of one weight. */
+static tern_tensor *loss_of_logits(tern_module *model, tern_scope *s, tern_tensor *hidden, tern_tensor *labels,
+                                   const tern_cross_entropy_opts *opts)
+{
+    tern_tensor *logits = tern_forward(tern__language_model_of(model)->head, s, hidden);
+    if (!logits) return NULL;
+    int64_t shape[] = {labels->view.shape[0], labels->view.shape[1]}, words = logits->view.shape[2];
+    if (tern__dtype_is_half(logits->view.dtype)) logits = tern_cast(s, logits, TERN_F32);
+    logits = tern_reshape(s, logits, 2, (int64_t[]){shape[0] * shape[1], words});
+    labels = tern_reshape(s, labels, 1, (int64_t[]){shape[0] * shape[1]});
+    tern_tensor *loss = tern_cross_entropy(s, logits, labels, opts);
+    return loss && opts->reduction == TERN_LOSS_NONE ? tern_reshape(s, loss, 2, shape) : loss;
+}
+
 tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, tern_tensor *tokens,
                                       tern_tensor *labels, const tern_language_model_loss_opts *opts)
 {
@@ -304,12 +318,14 @@ tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, ter
     tern_tensor *hidden = language_model_run(model, scope, __func__, tokens, o.attention_mask, NULL, &call);
     if (!hidden || !labels_fit(scope, tokens, labels)) return NULL;
     if (!o.shifted && !(labels = shift_labels(scope, labels, o.ignore_index))) return NULL;
-    tern_tensor *weight = tern__weight_of(tern__language_model_of(model)->head);
+    const tern__linear *head = tern__linear_of(tern__language_model_of(model)->head);
+    tern_tensor *weight = head->weight;
     /* amp has the root's results cast to f32, but its weights may be of 16 bits. */
     if (!scope->autocast.policy) hidden = tern_cast(scope, hidden, weight->view.dtype);
     tern_cross_entropy_opts cross_entropy = tern_cross_entropy_defaults();
     cross_entropy.ignore_index = o.ignore_index;
     cross_entropy.label_smoothing = o.label_smoothing;
     cross_entropy.reduction = o.reduction;
+    if (head->lora.a && !head->lora.is_merged) return loss_of_logits(model, scope, hidden, labels, &cross_entropy);
     return tern_linear_cross_entropy(scope, hidden, weight, NULL, labels, &cross_entropy);
 }

@@ -14,6 +14,8 @@ typedef struct tern__pretrained_kind {
     const char *model_type, *architecture; /* in config.json: "gpt2", "GPT2LMHeadModel" */
     const char *body;                      /* of a language model: the prefix of all names but the head's */
     const tern__call_kind *call;           /* of a language model: of its body                            */
+    const char *const *lora_targets;       /* PEFT's usual target_modules, NULL-terminated; NULL: none    */
+    const char *lora_task;                 /* PEFT's task_type; NULL: none                                */
     const char *const *needless;           /* ends of the names of tensors in files, which tern does not need;
                                             * NULL-terminated                                             */
     tern_module *(*open)(tern__config *config, tern_rng *rng, tern_error *err);

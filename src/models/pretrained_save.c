@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/opts.h"
 #include "models/language_model.h"
+#include "models/lora.h"
 
 #include <tern/checkpoint.h>
 #include <tern/state_dict.h>
@@ -29,10 +30,10 @@ typedef struct folder_writer {
     tern_error *err;
 } folder_writer;
 
-/* The head's shared weight is left out. */
+/* The head's shared weight is left out, and so are adapters, which are merged. */
 static bool is_left_out(const folder_writer *w, int index)
 {
-    return tern__state_repeats(w->module, index);
+    return tern__state_repeats(w->module, index) || tern__lora_owns(tern_state_get(w->module, index).tensor);
 }
 
 /* Returns the `part`-th of `count` equal parts of a tensor's rows, as a copy. */
@@ -67,7 +68,7 @@ static int check_names(const folder_writer *w)
     tern__part_names names;
     for (int i = 0; i < tern_state_count(w->module); i++) {
         const char *name = tern_state_get(w->module, i).name;
-        if (tern__pretrained_names(w->kind, name, names)) continue;
+        if (is_left_out(w, i) || tern__pretrained_names(w->kind, name, names)) continue;
         return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED, "%s: transformers' %s has no \"%s\"",
                                w->module->kind, w->kind->architecture, name);
     }
@@ -117,21 +118,6 @@ static void write_shard(const folder_writer *w, int shard, tern_object *state)
     tern__free(path);
 }
 
-static void write_json(const folder_writer *w, const char *name, const cJSON *json)
-{
-    tern__output out;
-    char *text = cJSON_Print(json), *path = tern__path_join(w->folder, name, FUNC, w->err);
-    if (!text && !tern__is_set(w->err))
-        tern__error_set(w->err, FUNC, TERN_E_MEMORY, "no memory for %s", name);
-    if (text && path && !tern__is_set(w->err) && !tern__output_open(&out, path, FUNC, w->err)) {
-        int status = tern__output_write(&out, text, strlen(text), w->err);
-        if (!status) status = tern__output_write(&out, "\n", 1, w->err);
-        tern__output_close(&out, status, true, w->err);
-    }
-    tern__free(path);
-    cJSON_free(text);
-}
-
 /* Writes the shards, and the index if there are several. */
 static void write_weights(const folder_writer *w)
 {
@@ -157,7 +143,7 @@ static void write_weights(const folder_writer *w)
                       map);
     }
     if (!tern__is_set(w->err)) write_shard(w, shard, state);
-    if (w->shards > 1) write_json(w, "model.safetensors.index.json", index);
+    if (w->shards > 1) tern__config_write(w->folder, "model.safetensors.index.json", index, FUNC, w->err);
     tern_object_free(state);
     tern_object_free(all);
     cJSON_Delete(index);
@@ -176,7 +162,7 @@ static void write_config(const folder_writer *w)
     cJSON_AddStringToObject(config, "model_type", kind->model_type);
     cJSON_AddStringToObject(config, "torch_dtype", names[dtype]);
     kind->write(w->module, config);
-    write_json(w, "config.json", config);
+    tern__config_write(w->folder, "config.json", config, FUNC, w->err);
     cJSON_Delete(config);
 }
 
@@ -206,6 +192,11 @@ int tern_pretrained_save(const tern_module *model, const char *folder, const ter
     if (!w.kind)
         return tern__error_set(err, __func__, TERN_E_INVALID, "expected a language model or a vit, got %s",
                                model ? model->kind : "NULL");
+    if (tern__lora_unmerged(model))
+        return tern__error_set(err, __func__, TERN_E_STATE,
+                               "%s has adapters: tern_lora_merge makes them a part of its weights, and "
+                               "tern_lora_save writes them alone",
+                               model->kind);
     if (o.max_shard_bytes < 1)
         return tern__error_set(err, __func__, TERN_E_RANGE, "max_shard_bytes is %lld, expected at least 1",
                                (long long)o.max_shard_bytes);

@@ -89,8 +89,28 @@ typedef struct tern__seal {
     struct tern__shard_blocks *blocks; /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
+/* A linear, and its low-rank adapter (tern/lora.h). */
+typedef struct tern__linear tern__linear;
+typedef struct tern__lora {
+    tern__linear *a, *b; /* without biases, the children "lora_A" and "lora_B"; NULL: the linear has no adapter */
+    double lora_alpha, scale, dropout;
+    bool use_rslora;
+    bool is_merged; /* the weight contains the product, and a call passes a and b over */
+} tern__lora;
+
+struct tern__linear {
+    tern_module base;
+    tern_tensor *weight, *bias; /* bias: or NULL */
+    bool is_turned;             /* the weight is (in, out) */
+    tern__lora lora;
+};
+
+/* Returns the module if it is a linear, else NULL. */
+tern__linear *tern__linear_of(const tern_module *module);
 /* tern_linear_new without initial values: zeros. */
 tern_module *tern__linear_new_zeros(int64_t in, int64_t out, bool bias, const char *func, tern_error *err);
+/* The same with a weight (in, out) and a bias: transformers' Conv1D. */
+tern_module *tern__linear_new_turned(int64_t in, int64_t out, const char *func, tern_error *err);
 /* tern_embedding_new in the same way. */
 tern_module *tern__embedding_new_zeros(int64_t count, int64_t size, const tern_embedding_opts *opts,
                                        tern_error *err);

@@ -5,7 +5,7 @@
 
 /* The inputs, and the saved tensors; the result is saved if it has a ReLU. A weight is (out, in), or the
  * caller's (in, out), "turned". */
-enum { X, WEIGHT, BIAS, INPUTS };
+enum { X, WEIGHT, BIAS, INPUTS, ADDED = BIAS };
 enum { SAVED_X, SAVED_WEIGHT, SAVED_Y };
 
 /* From so many outputs on, making x again takes less than a hundredth of the products' time. */
@@ -199,4 +199,38 @@ tern_tensor *tern__linear_turned(tern_scope *scope, tern_tensor *x, tern_tensor 
     return TERN__ENTER(scope, "tern_linear", 2, &x, &weight, &bias)
                ? linear_run(scope, x, weight, bias, false, true)
                : NULL;
+}
+
+/* ---- a product that is added ---- */
+
+/* y's gradient is that of the sum, and gets its memory. */
+static int linear_add_gradient(tern_scope *scope, tern__node *node)
+{
+    const tern__view *dy = tern__dy(node);
+    int status = TERN_OK;
+    if (tern__wants(node, WEIGHT)) {
+        tern__view columns = tern__transposed(dy);
+        status = tern__matmul_grad(scope, node, WEIGHT, &columns, &node->saved[SAVED_X].view);
+    }
+    if (!status && tern__wants(node, X))
+        status = tern__matmul_grad(scope, node, X, dy, &node->saved[SAVED_WEIGHT].view);
+    return status || !tern__wants(node, ADDED) ? status : tern__grad_give(scope, node, ADDED, dy);
+}
+
+tern_tensor *tern__linear_add(tern_scope *scope, tern_tensor *y, tern_tensor *x, tern_tensor *weight)
+{
+    if (!TERN__ENTER(scope, "tern_linear", 3, &y, &x, &weight)) return NULL;
+    x = tern__cast(scope, x, y->view.dtype);
+    weight = tern__cast(scope, weight, y->view.dtype);
+    if (!x || !weight || !(x = tern__matrices(scope, x)) || !(weight = tern__matrices(scope, weight)))
+        return NULL;
+    tern__view w = tern__transposed(&weight->view);
+    if (!tern__matmul(scope, &y->view, &x->view, &w, true)) return NULL;
+    tern_tensor *sum = tern__result_view(scope, y, &y->view);
+    tern__node *node = sum ? tern__record(scope, "linear_add", linear_add_gradient, sum, INPUTS,
+                                          (tern_tensor *[]){x, weight, y})
+                           : NULL;
+    if (node && tern__wants(node, WEIGHT)) tern__save(node, SAVED_X, x);
+    if (node && tern__wants(node, X)) tern__save(node, SAVED_WEIGHT, weight);
+    return sum;
 }

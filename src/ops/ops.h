@@ -60,6 +60,9 @@ static inline int tern__scope_opts(tern_scope *scope, void *own, size_t size, co
 
 /* tern_linear with a weight (I, O): neither the weight nor its gradient is copied to turn it. */
 tern_tensor *tern__linear_turned(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias);
+/* Returns y + x weight^T in y's memory, for y (.., O), the result of a product that nothing else will use, x
+ * (.., I) and a weight (O, I), which are cast to y's dtype. */
+tern_tensor *tern__linear_add(tern_scope *scope, tern_tensor *y, tern_tensor *x, tern_tensor *weight);
 
 /* Adds a batch dimension of one, and drops it again. */
 tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x);
