@@ -164,10 +164,11 @@ static void close_data(images *i)
 
 /* ---- the net ---- */
 
-#define ARCHS "small|resnet18|resnet34|resnet50|resnet101|vit_tiny"
+#define ARCHS "small|resnet18|resnet34|resnet50|resnet101|vit_tiny|vit_b_16|vit_l_16"
 enum { SMALL, VIT_TINY = 5 };
-static const char *const arch_names[] = {"small ResNet", "ResNet-18",  "ResNet-34",
-                                         "ResNet-50",    "ResNet-101", "ViT-Tiny"};
+static const char *const arch_names[] = {"small ResNet", "ResNet-18", "ResNet-34", "ResNet-50",
+                                         "ResNet-101",   "ViT-Tiny",  "ViT-B/16",  "ViT-L/16"};
+static const char *const vit_presets[] = {"vit_tiny", "vit_b_16", "vit_l_16"};
 
 #define SMALL_IMAGE 64 /* smaller ones keep more of their size in the net */
 
@@ -186,9 +187,9 @@ static tern_module *new_resnet(const classifier *c, const tern_dataset *set, ter
     return tern_resnet_new(&opts, rng, err);
 }
 
-static tern_module *new_vit(const tern_dataset *set, tern_rng *rng, tern_error *err)
+static tern_module *new_vit(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
 {
-    tern_vit_opts opts = tern_vit_preset("vit_tiny");
+    tern_vit_opts opts = tern_vit_preset(vit_presets[c->arch - VIT_TINY]);
     opts.in_channels = set->shape[0];
     opts.classes = set->classes;
     opts.image_size = set->shape[1];
@@ -199,7 +200,7 @@ static tern_module *new_vit(const tern_dataset *set, tern_rng *rng, tern_error *
 static tern_module *new_net(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
 {
     if (err->code) return NULL;
-    return c->arch == VIT_TINY ? new_vit(set, rng, err) : new_resnet(c, set, rng, err);
+    return c->arch >= VIT_TINY ? new_vit(c, set, rng, err) : new_resnet(c, set, rng, err);
 }
 
 static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)

@@ -67,7 +67,7 @@ class CommandLine(unittest.TestCase):
         for _ in range(3):
             code, out, err = call(2, NAME, "--arch", "vgg")
             self.assertEqual((code, out), (2, ""))
-            said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101|vit_tiny, got "vgg"'
+            said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101|vit_tiny|vit_b_16|vit_l_16, got "vgg"'
             self.assertEqual(complaints(err), [f"{NAME}: {said}"])
             self.assertIn(f"\n  error     : {said}\n", err)  # whichever rank ended first
 
@@ -577,7 +577,7 @@ class OtherData(Folder):
         net = torchvision.models.VisionTransformer(32, 4, 12, 3, 192, 768, num_classes=10)
         net.load_state_dict(torch.load(self.path("run", "best.pth")))
         code, _, err = call(1, NAME, "--dataset", "cifar10", "--data", self.folder, "--arch", "vit_small")
-        self.assertEqual((code, err), (2, f'{NAME}: --arch: expected small|resnet18|resnet34|resnet50|resnet101|vit_tiny, got "vit_small"\n'))
+        self.assertEqual((code, err), (2, f'{NAME}: --arch: expected small|resnet18|resnet34|resnet50|resnet101|vit_tiny|vit_b_16|vit_l_16, got "vit_small"\n'))
 
     def photographs(self):
         """12 + 6 images of three classes."""
