@@ -92,7 +92,8 @@ typedef struct tern__seal {
 /* A linear, and its low-rank adapter (tern/lora.h). */
 typedef struct tern__linear tern__linear;
 typedef struct tern__lora {
-    tern__linear *a, *b; /* without biases, the children "lora_A" and "lora_B"; NULL: the linear has no adapter */
+    tern__linear *a,
+        *b; /* without biases, the children "lora_A" and "lora_B"; NULL: the linear has no adapter */
     double lora_alpha, scale, dropout;
     bool use_rslora;
     bool is_merged; /* the weight contains the product, and a call passes a and b over */
