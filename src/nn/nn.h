@@ -56,9 +56,11 @@ typedef struct tern__module_tree {
 } tern__module_tree;
 
 /* The address range of all parameters of one dtype in one device's memory, and the parallel one of their
- * gradients. */
+ * gradients. Parameters that require no gradient at the seal have ranges of their own: an optimizer keeps no
+ * state for them, and a ddp's buckets have none of them beside others. */
 typedef struct tern__range {
     tern_dtype dtype, grad_dtype;
+    bool is_frozen;
     tern_device *device;      /* NULL: the host's memory */
     size_t bytes, grad_bytes; /* multiples of the page size */
     char *params, *grads;
