@@ -294,8 +294,8 @@ static bool labels_fit(tern_scope *scope, const tern_tensor *tokens, const tern_
 }
 
 /* The loss of a head with an adapter, whose logits are no product of one weight. */
-static tern_tensor *loss_of_logits(tern_module *model, tern_scope *s, tern_tensor *hidden, tern_tensor *labels,
-                                   const tern_cross_entropy_opts *opts)
+static tern_tensor *loss_of_logits(tern_module *model, tern_scope *s, tern_tensor *hidden,
+                                   tern_tensor *labels, const tern_cross_entropy_opts *opts)
 {
     tern_tensor *logits = tern_forward(tern__language_model_of(model)->head, s, hidden);
     if (!logits) return NULL;
@@ -326,6 +326,7 @@ tern_tensor *tern_language_model_loss(tern_module *model, tern_scope *scope, ter
     cross_entropy.ignore_index = o.ignore_index;
     cross_entropy.label_smoothing = o.label_smoothing;
     cross_entropy.reduction = o.reduction;
-    if (head->lora.a && !head->lora.is_merged) return loss_of_logits(model, scope, hidden, labels, &cross_entropy);
+    if (head->lora.a && !head->lora.is_merged)
+        return loss_of_logits(model, scope, hidden, labels, &cross_entropy);
     return tern_linear_cross_entropy(scope, hidden, weight, NULL, labels, &cross_entropy);
 }

@@ -183,7 +183,8 @@ static int attach_one(tern__linear *linear, const tern_lora_opts *o, tern_rng *r
     return TERN_OK;
 }
 
-int tern__lora_attach(const tern__lora_linears *linears, const tern_lora_opts *opts, tern_rng *rng, bool trains)
+int tern__lora_attach(const tern__lora_linears *linears, const tern_lora_opts *opts, tern_rng *rng,
+                      bool trains)
 {
     int status = TERN_OK;
     tern_module_requires_grad_set((tern_module *)linears->model, false);
@@ -262,9 +263,10 @@ static int merge_check(const tern__lora_linears *linears)
     for (int i = 0; i < linears->count; i++) {
         const tern__linear *linear = linears->list[i].linear;
         if (linear->lora.a && linear->weight->leaf->shared)
-            return tern__error_set(linears->err, linears->func, TERN_E_INVALID,
-                                   "the weight of %s is shared with another layer, which merging would change",
-                                   linears->list[i].name);
+            return tern__error_set(
+                linears->err, linears->func, TERN_E_INVALID,
+                "the weight of %s is shared with another layer, which merging would change",
+                linears->list[i].name);
     }
     return TERN_OK;
 }

@@ -33,7 +33,8 @@ int tern__lora_opts_check(const tern_lora_opts *opts, const char *func, tern_err
 int tern__lora_check_new(const tern__lora_linears *linears);
 /* Adds the adapters of zeros, or drawn, to the marked linears; with `trains` only they require gradients, else
  * nothing does. */
-int tern__lora_attach(const tern__lora_linears *linears, const tern_lora_opts *opts, tern_rng *rng, bool trains);
+int tern__lora_attach(const tern__lora_linears *linears, const tern_lora_opts *opts, tern_rng *rng,
+                      bool trains);
 
 /* Returns the first linear that calls its adapter, or NULL. */
 const tern__linear *tern__lora_unmerged(const tern_module *model);

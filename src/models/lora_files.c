@@ -167,12 +167,16 @@ int tern_lora_save(const tern_module *model, const char *folder, const char *bas
 
 /* Fields that change nothing once there are weights, whatever they hold. */
 static const char *const needless[] = {
-    "auto_mapping", "base_model_name_or_path", "eva_config",   "fan_in_fan_out",    "inference_mode", "loftq_config",
-    "megatron_core", "peft_version",            "qalora_group_size", "revision", "runtime_config", "task_type",
+    "auto_mapping",      "base_model_name_or_path",
+    "eva_config",        "fan_in_fan_out",
+    "inference_mode",    "loftq_config",
+    "megatron_core",     "peft_version",
+    "qalora_group_size", "revision",
+    "runtime_config",    "task_type",
 };
 /* Fields that are read. */
-static const char *const known[] = {"bias",       "init_lora_weights", "lora_alpha",     "lora_dropout", "peft_type",
-                                    "r",          "target_modules",    "use_rslora"};
+static const char *const known[] = {"bias", "init_lora_weights", "lora_alpha", "lora_dropout", "peft_type",
+                                    "r",    "target_modules",    "use_rslora"};
 
 static bool is_among(const char *name, const char *const *names, size_t count)
 {
@@ -203,7 +207,8 @@ static bool keeps_base(const cJSON *init)
 {
     static const char *const drawn[] = {"gaussian", "orthogonal", "eva"};
     const char *text = cJSON_GetStringValue(init);
-    return !init || cJSON_IsNull(init) || cJSON_IsBool(init) || (text && is_among(text, drawn, TERN__COUNT(drawn)));
+    return !init || cJSON_IsNull(init) || cJSON_IsBool(init) ||
+           (text && is_among(text, drawn, TERN__COUNT(drawn)));
 }
 
 static void check_fields(const tern__config *config)
@@ -262,6 +267,8 @@ typedef struct adapter_file {
     const char *path;
     const tern_object *state;
     const tern_tensor *(*matrices)[MATRICES]; /* [linears->count] */
+    tern_tensor *
+        *own; /* [tern_object_count(state)] the model's own parameter that a tensor is for, or NULL */
     int64_t r;
 } adapter_file;
 
@@ -275,39 +282,64 @@ static int find_matrix(const tern__lora_linears *linears, const char *name, int 
     return -1;
 }
 
-static int check_matrix(const adapter_file *f, const char *name, int i, int matrix, const tern_tensor *tensor)
+static int check_tensor(const adapter_file *f, const char *name, const tern_tensor *tensor,
+                        const tern__view *fits)
 {
-    const tern__linear *linear = f->linears->list[i].linear;
-    const tern__view *w = &linear->weight->view;
-    int64_t in = w->shape[linear->is_turned ? 0 : 1], out = w->shape[linear->is_turned ? 1 : 0];
     char have[TERN__SHAPE_TEXT], want[TERN__SHAPE_TEXT];
-    tern__view fits = tern__view_make(TERN_F32, TERN__PLAIN, 2,
-                                      matrix == A ? (int64_t[]){f->r, in} : (int64_t[]){out, f->r});
     if (!tern__dtype_is_float(tensor->view.dtype))
         return tern__error_set(f->linears->err, f->linears->func, TERN_E_DTYPE,
                                "%s: \"%s\" is of %s, expected floating point", f->path, name,
                                tern_dtype_name(tensor->view.dtype));
-    if (tern__view_same_shape(&tensor->view, &fits)) return TERN_OK;
+    if (tern__view_same_shape(&tensor->view, fits)) return TERN_OK;
     return tern__error_set(f->linears->err, f->linears->func, TERN_E_SHAPE, "%s: \"%s\" is %s, expected %s",
                            f->path, name, tern__shape_text(&tensor->view, have),
-                           tern__shape_text(&fits, want));
+                           tern__shape_text(fits, want));
 }
 
-/* Finds the linear of each of the file's tensors, which makes it a target. */
-static int match_matrices(const adapter_file *f)
+static int check_matrix(const adapter_file *f, const char *name, int i, int matrix, const tern_tensor *tensor)
+{
+    const tern__linear *linear = f->linears->list[i].linear;
+    const int64_t *w = linear->weight->view.shape, in = w[linear->is_turned ? 0 : 1],
+                  out = w[linear->is_turned ? 1 : 0];
+    int64_t shape[] = {matrix == A ? f->r : out, matrix == A ? in : f->r};
+    tern__view fits = tern__view_make(TERN_F32, TERN__PLAIN, 2, shape);
+    return check_tensor(f, name, tensor, &fits);
+}
+
+/* Beside the adapter of a head PEFT saves the head's own weight ("lm_head.base_layer.weight"), and the
+ * embedding's. */
+static int match_own(const adapter_file *f, int64_t k, const char *name, const tern_tensor *tensor)
+{
+    static const char part[] = ".base_layer.";
+    const char *rest =
+        name && tensor && !strncmp(name, PREFIX, strlen(PREFIX)) ? name + strlen(PREFIX) : NULL;
+    const char *cut = rest ? strstr(rest, part) : NULL;
+    char own[KEY_TEXT] = "";
+    if (cut)
+        tern__text_append(own, sizeof(own), "%.*s.%s", (int)(cut - rest), rest, cut + strlen(part));
+    else if (rest)
+        tern__text_append(own, sizeof(own), "%s", rest);
+    f->own[k] = tern__state_find(f->linears->model, own, f->linears->err);
+    if (!f->own[k])
+        return tern__error_set(f->linears->err, f->linears->func, TERN_E_INVALID,
+                               "%s: %s has no linear for \"%s\"", f->path, f->linears->model->kind,
+                               name ? name : "(no string)");
+    return check_tensor(f, name, tensor, &f->own[k]->view);
+}
+
+/* Finds what each of the file's tensors is for. A linear with a matrix becomes a target. */
+static int match_tensors(const adapter_file *f)
 {
     int status = TERN_OK;
     for (int64_t k = 0; k < tern_object_count(f->state) && !status; k++) {
         const char *name = tern_object_to_string(tern_object_key(f->state, k));
         const tern_tensor *tensor = tern_object_to_tensor(tern_object_at(f->state, k));
         int matrix, i = name && tensor ? find_matrix(f->linears, name, &matrix) : -1;
-        if (i < 0)
-            return tern__error_set(f->linears->err, f->linears->func, TERN_E_INVALID,
-                                   "%s: %s has no linear for \"%s\"", f->path, f->linears->model->kind,
-                                   name ? name : "(no string)");
-        f->linears->list[i].is_target = true;
-        f->matrices[i][matrix] = tensor;
-        status = check_matrix(f, name, i, matrix, tensor);
+        if (i >= 0) {
+            f->linears->list[i].is_target = true;
+            f->matrices[i][matrix] = tensor;
+        }
+        status = i < 0 ? match_own(f, k, name, tensor) : check_matrix(f, name, i, matrix, tensor);
     }
     return status;
 }
@@ -324,37 +356,49 @@ static int check_missing(const adapter_file *f)
                                        "%s: \"%s\" is missing", f->path,
                                        matrix_key(&f->linears->list[i], m, key));
     }
-    return targets ? TERN_OK
-                   : tern__error_set(f->linears->err, f->linears->func, TERN_E_INVALID,
-                                     "%s has no adapter for a linear of %s", f->path,
-                                     f->linears->model->kind);
+    return targets
+               ? TERN_OK
+               : tern__error_set(f->linears->err, f->linears->func, TERN_E_INVALID,
+                                 "%s has no adapter for a linear of %s", f->path, f->linears->model->kind);
 }
 
-static int copy_matrices(const adapter_file *f)
+/* Writes a value that nothing has used yet. */
+static int write_tensor(const adapter_file *f, tern_tensor *to, const tern_tensor *from)
+{
+    if (to->view.packs) to->view.packs->version++;
+    return tern__view_copy(&to->view, &from->view, f->linears->err);
+}
+
+static int write_tensors(const adapter_file *f)
 {
     int status = TERN_OK;
+    for (int64_t k = 0; k < tern_object_count(f->state) && !status; k++)
+        if (f->own[k])
+            status = write_tensor(f, f->own[k], tern_object_to_tensor(tern_object_at(f->state, k)));
     for (int i = 0; i < f->linears->count; i++) {
         const tern__lora *lora = &f->linears->list[i].linear->lora;
         if (!f->linears->list[i].is_target) continue;
-        if (!status) status = tern__view_copy(&lora->a->weight->view, &f->matrices[i][A]->view, f->linears->err);
-        if (!status) status = tern__view_copy(&lora->b->weight->view, &f->matrices[i][B]->view, f->linears->err);
+        if (!status) status = write_tensor(f, lora->a->weight, f->matrices[i][A]);
+        if (!status) status = write_tensor(f, lora->b->weight, f->matrices[i][B]);
     }
     return status;
 }
 
-/* Reads the file, and adds adapters only if all of them fit. */
+/* Reads the file, and changes the model only if all of it fits. */
 static int read_adapters(const tern__lora_linears *linears, const char *folder, const tern_lora_opts *o,
                          bool trains)
 {
     char *path = tern__path_join(folder, WEIGHTS, linears->func, linears->err);
     tern_object *state = path ? tern_load(path, NULL, linears->err) : NULL;
     adapter_file f = {.linears = linears, .path = path, .state = state, .r = o->r};
-    if (state)
-        f.matrices = tern__alloc((size_t)linears->count * sizeof(*f.matrices) + 1, linears->func, linears->err);
-    int status = f.matrices ? match_matrices(&f) : linears->err->code;
+    size_t tensors = (size_t)tern_object_count(state), count = (size_t)linears->count;
+    if (state) f.matrices = tern__alloc(count * sizeof(*f.matrices) + 1, linears->func, linears->err);
+    if (f.matrices) f.own = tern__alloc(tensors * sizeof(*f.own) + 1, linears->func, linears->err);
+    int status = f.own ? match_tensors(&f) : linears->err->code;
     if (!status) status = check_missing(&f);
     if (!status) status = tern__lora_attach(linears, o, NULL, trains);
-    if (!status) status = copy_matrices(&f);
+    if (!status) status = write_tensors(&f);
+    tern__free(f.own);
     tern__free(f.matrices);
     tern_object_free(state);
     tern__free(path);

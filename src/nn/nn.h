@@ -56,9 +56,11 @@ typedef struct tern__module_tree {
 } tern__module_tree;
 
 /* The address range of all parameters of one dtype in one device's memory, and the parallel one of their
- * gradients. */
+ * gradients. Parameters that require no gradient at the seal have ranges of their own: an optimizer keeps no
+ * state for them, and a ddp's buckets have none of them beside others. */
 typedef struct tern__range {
     tern_dtype dtype, grad_dtype;
+    bool is_frozen;
     tern_device *device;      /* NULL: the host's memory */
     size_t bytes, grad_bytes; /* multiples of the page size */
     char *params, *grads;
@@ -92,7 +94,8 @@ typedef struct tern__seal {
 /* A linear, and its low-rank adapter (tern/lora.h). */
 typedef struct tern__linear tern__linear;
 typedef struct tern__lora {
-    tern__linear *a, *b; /* without biases, the children "lora_A" and "lora_B"; NULL: the linear has no adapter */
+    tern__linear *a,
+        *b; /* without biases, the children "lora_A" and "lora_B"; NULL: the linear has no adapter */
     double lora_alpha, scale, dropout;
     bool use_rslora;
     bool is_merged; /* the weight contains the product, and a call passes a and b over */

@@ -1,6 +1,7 @@
 /* seal.c - lays out the parameters of a whole tree for good.
  *
- * They move into one reserved address range per dtype, in reverse registration order (roughly the order in
+ * They move into one reserved address range per dtype, and one for those that require no gradient, in reverse
+ * registration order (roughly the order in
  * which backward finishes them), each on a cache line of its own. Their gradients get a parallel range. From
  * then on no address changes: a back end may replace the pages under a range, but never the range. Buckets
  * are pieces of the gradient range, so nothing is copied in or out, and an optimizer is one pass over both
@@ -70,14 +71,20 @@ static tern_dtype grad_dtype(const tern__seal *seal, tern_dtype dtype)
     return half && seal->root->tree->precision.gradients_f32 ? TERN_F32 : dtype;
 }
 
-static int range_index(tern__seal *seal, const tern__view *view)
+static int range_index(tern__seal *seal, const tern_tensor *parameter)
 {
-    tern_device *device = tern__memory_device(view->data);
-    for (int r = 0; r < seal->range_count; r++)
-        if (seal->ranges[r].dtype == view->dtype && seal->ranges[r].device == device) return r;
+    const tern__view *view = &parameter->view;
+    tern__range own = {.dtype = view->dtype,
+                       .grad_dtype = grad_dtype(seal, view->dtype),
+                       .is_frozen = !parameter->requires_grad,
+                       .device = tern__memory_device(view->data)};
+    for (int r = 0; r < seal->range_count; r++) {
+        const tern__range *range = &seal->ranges[r];
+        if (range->dtype == own.dtype && range->device == own.device && range->is_frozen == own.is_frozen)
+            return r;
+    }
     if (seal->range_count == TERN__RANGES) return -1;
-    seal->ranges[seal->range_count] =
-        (tern__range){.dtype = view->dtype, .grad_dtype = grad_dtype(seal, view->dtype), .device = device};
+    seal->ranges[seal->range_count] = own;
     return seal->range_count++;
 }
 
@@ -93,11 +100,11 @@ static int seal_plan(tern__seal *seal, const tern__module_tree *tree, tern_error
             buffer_bytes += tern__memory_device(tensor->view.data) ? 0 : bytes;
             continue;
         }
-        int k = seal->leaf_count++, r = range_index(seal, &tensor->view);
+        int k = seal->leaf_count++, r = range_index(seal, tensor);
         if (r < 0)
-            return tern__error_set(err, "tern_module_seal", TERN_E_UNSUPPORTED,
-                                   "the parameters are of more than %d pairs of dtype and device",
-                                   TERN__RANGES);
+            return tern__error_set(
+                err, "tern_module_seal", TERN_E_UNSUPPORTED,
+                "the parameters are of more than %d kinds of dtype, device and requires_grad", TERN__RANGES);
         seal->leaves[k] = tensor->leaf;
         seal->range_of[k] = r;
         seal->offset[k] = seal->ranges[r].bytes;

@@ -278,8 +278,9 @@ void tern__skips_free(tern_optim *optim);
 
 /* ---- state.c ---- */
 
-/* Allocates the state that the groups want, zeroed, unless it is there. */
-int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err);
+/* Allocates the state that the groups want, zeroed, unless it is there; of frozen parameters only once one of
+ * them has a gradient, or given[k] is not 0 for it. */
+int tern__optim_state_open(tern_optim *optim, const unsigned *given, const char *func, tern_error *err);
 void tern__optim_state_drop(tern_optim *optim);
 
 /* Whether parameter k, which must be the optimizer's, has state s. */

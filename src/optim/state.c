@@ -17,8 +17,20 @@ static bool wants_state(const tern_optim *optim, int s)
     return states & 1u << s;
 }
 
-static bool wants_block(const tern_optim *optim, int s, int r)
+/* A range of frozen parameters has state once one of them has a gradient, has made steps or is `given`. */
+static bool is_range_used(const tern_optim *optim, int r, const unsigned *given)
 {
+    const tern__seal *seal = optim->seal;
+    bool is_used = !seal->ranges[r].is_frozen;
+    for (int k = 0; k < seal->leaf_count && !is_used; k++)
+        is_used = seal->range_of[k] == r &&
+                  (tern__optim_is_due(optim, k) || optim->steps[k] > 0 || (given && given[k]));
+    return is_used;
+}
+
+static bool wants_block(const tern_optim *optim, int s, int r, const unsigned *given)
+{
+    if (!is_range_used(optim, r, given)) return false;
     return s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : wants_state(optim, s);
 }
 
@@ -38,14 +50,16 @@ static char *optim_state_new_block(tern_device *device, size_t bytes, const char
     return block;
 }
 
-/* Allocates one zeroed block per state and range, parallel to these slices: in the range's memory, or the
- * host's. */
+/* Allocates one zeroed block per state and range, where there is none yet, parallel to these slices: in the
+ * range's memory, or the host's. */
 static int alloc_blocks(const tern_optim *optim, const tern__slice *slices, bool on_host,
-                        char *blocks[TERN__OPTIM_STATES][TERN__RANGES], const char *func, tern_error *err)
+                        const unsigned *given, char *blocks[TERN__OPTIM_STATES][TERN__RANGES],
+                        const char *func, tern_error *err)
 {
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++) {
-            size_t bytes = wants_block(optim, s, r) ? optim_state_bytes_of(optim, r, slices[r]) : 0;
+            if (blocks[s][r] || !wants_block(optim, s, r, given)) continue;
+            size_t bytes = optim_state_bytes_of(optim, r, slices[r]);
             tern_device *device = on_host ? NULL : optim->seal->ranges[r].device;
             if (bytes && !(blocks[s][r] = optim_state_new_block(device, bytes, func, err)))
                 return TERN_E_MEMORY;
@@ -62,10 +76,10 @@ static void free_blocks(char *blocks[TERN__OPTIM_STATES][TERN__RANGES])
         }
 }
 
-int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err)
+int tern__optim_state_open(tern_optim *optim, const unsigned *given, const char *func, tern_error *err)
 {
-    if (optim->begun) return TERN_OK;
-    int status = alloc_blocks(optim, optim->own, false, optim->state, func, err);
+    int status = alloc_blocks(optim, optim->own, false, given, optim->state, func, err);
+    if (optim->begun) return status;
     if (status) tern__optim_state_drop(optim);
     tern__masters_forget(optim);
     optim->begun = !status;
@@ -194,7 +208,7 @@ static tern_optim_state *new_state(const tern_optim *optim, const char *func, te
     state->entries = tern__alloc(count * sizeof(*state->entries), func, err);
     state->tensors = tern__alloc(count * sizeof(*state->tensors), func, err);
     bool fine = state->steps && state->entries && state->tensors;
-    if (fine && (!optim->begun || !alloc_blocks(optim, optim->all, true, state->blocks, func, err))) {
+    if (fine && (!optim->begun || !alloc_blocks(optim, optim->all, true, NULL, state->blocks, func, err))) {
         memcpy(state->steps, optim->steps, leaves * sizeof(*state->steps));
         list_entries(optim, state);
         return state;
@@ -229,7 +243,7 @@ static int gather_all(const tern_optim *optim, tern_optim_state *to, char *scrat
     int world = optim->shard ? tern_group_size(tern__shard_group(optim)) : 1, status = TERN_OK;
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++)
-            for (int rank = 0; wants_block(optim, s, r) && rank < world && !status; rank++)
+            for (int rank = 0; wants_block(optim, s, r, NULL) && rank < world && !status; rank++)
                 status = gather_slice(optim, s, r, rank, to ? to->blocks[s][r] : NULL, scratch, err);
     return status;
 }
@@ -398,7 +412,7 @@ int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, in
     for (int i = 0; i < count && !status; i++)
         status = optim_state_check_entry(optim, &entries[i], given, err);
     if (!status) status = check_whole(optim, given, err);
-    if (!status) status = tern__optim_state_open(optim, load, err);
+    if (!status) status = tern__optim_state_open(optim, given, load, err);
     if (!status) status = tern__skips_settle(optim, err);
     if (!status) status = optim_state_forget(optim, given, err);
     for (int i = 0; i < count && !status; i++) status = optim_state_take(optim, &entries[i], err);

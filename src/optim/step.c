@@ -58,7 +58,7 @@ static int step_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 static int step_make(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
     int64_t began = tern__trace_now(scope->trace);
-    int status = tern__optim_state_open(optim, "tern_optim_step", err);
+    int status = tern__optim_state_open(optim, NULL, "tern_optim_step", err);
     if (!status && optim->shard) status = tern__shard_begin(optim, err);
     if (!status) status = step_prepare(optim, scope, err);
     if (status) return status;

@@ -25,14 +25,22 @@ static const tern_device *leaf_home(const tern_ddp *ddp, int place)
     return tern__ddp_home(ddp, ddp->seal->range_of[ddp->order[place]]);
 }
 
-static bool are_alike(const tern_ddp *ddp, int place, int other)
+static bool is_frozen(const tern_ddp *ddp, int place)
 {
-    return leaf_dtype(ddp, place) == leaf_dtype(ddp, other) && leaf_home(ddp, place) == leaf_home(ddp, other);
+    return ddp->seal->ranges[ddp->seal->range_of[ddp->order[place]]].is_frozen;
 }
 
-/* Returns the bucket that starts at `first`. */
+static bool are_alike(const tern_ddp *ddp, int place, int other)
+{
+    return leaf_dtype(ddp, place) == leaf_dtype(ddp, other) &&
+           leaf_home(ddp, place) == leaf_home(ddp, other) && is_frozen(ddp, place) == is_frozen(ddp, other);
+}
+
+/* Returns the bucket that starts at `first`. Frozen parameters have one, which is reduced only if one of them
+ * has got a gradient after all. */
 static tern__bucket bucket_cut(const tern_ddp *ddp, int first, size_t cap)
 {
+    if (is_frozen(ddp, first)) cap = SIZE_MAX;
     tern__bucket bucket = {.first = first, .dtype = leaf_dtype(ddp, first)};
     int total = ddp->leaf_count;
     while (first + bucket.count < total && bucket.bytes < cap && are_alike(ddp, first, first + bucket.count))

@@ -17,7 +17,15 @@ static int mark_ignored(tern_ddp *ddp, const char *name, tern_error *err)
                            "ignore: the model has no parameter or buffer \"%s\"", name ? name : "(NULL)");
 }
 
-/* A parameter with several names is ignored if any of them is. */
+static void order_range_kind(tern_ddp *ddp, bool is_frozen)
+{
+    const tern__seal *seal = ddp->seal;
+    for (int k = 0; k < seal->leaf_count; k++)
+        if (ddp->bucket_of[k] >= 0 && seal->ranges[seal->range_of[k]].is_frozen == is_frozen)
+            ddp->order[ddp->leaf_count++] = k;
+}
+
+/* A parameter with several names is ignored if any of them is. Frozen ones come last. */
 static void order_leaves(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->bucket_of[k] = 0;
@@ -25,8 +33,8 @@ static void order_leaves(tern_ddp *ddp)
         const tern_tensor *tensor = tern__entry_get(ddp->module, i).tensor;
         if (ddp->ignored[i] && tensor->leaf) ddp->bucket_of[tensor->leaf->index] = -1;
     }
-    for (int k = 0; k < ddp->seal->leaf_count; k++)
-        if (ddp->bucket_of[k] >= 0) ddp->order[ddp->leaf_count++] = k;
+    order_range_kind(ddp, false);
+    order_range_kind(ddp, true);
 }
 
 int tern__state_plan(tern_ddp *ddp, tern_error *err)
