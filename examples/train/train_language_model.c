@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define TEXT_MOST (INT64_C(1) << 28) /* bytes of a text that every rank holds and tokenizes */
 
@@ -60,25 +61,30 @@ static bool is_token_file(const char *path)
 /* Reads a file as a whole. The caller frees the text. */
 static char *read_text(const char *path, size_t *bytes, tern_error *err)
 {
+    const char *func = "train_language_model";
+    struct stat about = {0};
+    char *text = NULL;
+    *bytes = 0;
     if (err->code) return NULL;
     FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    long long size = file && !fseeko(file, 0, SEEK_END) ? ftello(file) : -1;
-    if (size < 0)
-        tern_error_set(err, "train_language_model", TERN_E_IO, "cannot read %s: %s", path, strerror(errno));
+    bool is_open = file && fstat(fileno(file), &about) == 0;
+    if (is_open && S_ISDIR(about.st_mode)) errno = EISDIR, is_open = false;
+    long long size = about.st_size;
+    if (!is_open)
+        tern_error_set(err, func, TERN_E_IO, "cannot read %s: %s", path, strerror(errno));
     else if (!size)
-        tern_error_set(err, "train_language_model", TERN_E_INVALID, "%s is empty", path);
+        tern_error_set(err, func, TERN_E_INVALID, "%s is empty", path);
     else if (size > TEXT_MOST)
-        tern_error_set(err, "train_language_model", TERN_E_RANGE,
+        tern_error_set(err, func, TERN_E_RANGE,
                        "%s has %lld MB, too many for a text that every rank tokenizes: write its tokens with "
                        "`tern tokenize -o FILE.bin`, and give --data FILE.bin --tokenizer PATH",
                        path, size >> 20);
-    else if (!(text = malloc((size_t)size + 1)))
-        tern_error_set(err, "train_language_model", TERN_E_MEMORY, "no memory for %s", path);
-    else if (fseeko(file, 0, SEEK_SET) || fread(text, 1, (size_t)size, file) != (size_t)size)
-        tern_error_set(err, "train_language_model", TERN_E_IO, "cannot read %s: %s", path, strerror(errno));
-    if (text) text[size] = 0;
-    *bytes = text && !err->code ? (size_t)size : 0;
+    else if (!(text = malloc((size_t)size)))
+        tern_error_set(err, func, TERN_E_MEMORY, "no memory for %s", path);
+    else if (fread(text, 1, (size_t)size, file) != (size_t)size)
+        tern_error_set(err, func, TERN_E_IO, "cannot read %s: %s", path, strerror(errno));
+    else
+        *bytes = (size_t)size;
     if (file) fclose(file);
     return text;
 }
@@ -86,9 +92,9 @@ static char *read_text(const char *path, size_t *bytes, tern_error *err)
 /* Returns the place behind the line's end before a share of a text. */
 static size_t find_cut(const char *text, size_t bytes, double share)
 {
-    size_t cut = (size_t)((double)bytes * share);
-    const char *end = cut && cut < bytes ? memrchr(text, '\n', cut) : NULL;
-    return end ? (size_t)(end - text) + 1 : cut;
+    size_t cut = (size_t)((double)bytes * share), line = cut;
+    while (cut < bytes && line && text[line - 1] != '\n') line--;
+    return line ? line : cut;
 }
 
 /* Opens the tokenizer, or trains one on a text: GPT-2's byte-level BPE. */

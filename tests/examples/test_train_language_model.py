@@ -49,7 +49,7 @@ class CommandLine(Folder):
             (): "--data: expected a text, or a file of tokens from `tern tokenize`, got nothing",
             ("--data", "a.bin"): "--data: a.bin has tokens; --tokenizer PATH names what made them",
             ("--data", "a.txt", "--width", "30", "--heads", "4"): "--width: expected a multiple of --heads 4, got 30",
-            ("--data", "a.txt", "--lora-rank", "4"): "--lora-rank: adapters need a model to adapt, --pretrained DIR",
+            ("--data", "a.txt", "--lora-rank", "4"): "--lora-rank: adapters need a model to adapt, --pretrained FOLDER",
             ("--data", "a.txt", "--schedule", "linear"): '--schedule: expected milestones|cosine, got "linear"',
             ("--data", "a.txt", "--accumulate", "0"): '--accumulate: expected a whole number from 1 to 1048576, got "0"',
         }.items():
@@ -108,13 +108,14 @@ class Training(Folder):
         self.assertEqual([int(row[1]) for row in rows if row[1]], within)
         self.assertEqual([row[0] for row in rows if not row[1]], ["1", "2"])
         losses = [float(row[3]) for row in rows]
-        self.assertLess(losses[-1], losses[0] / 2)
+        self.assertLess(losses[-1], min(losses[0], 0.7))  # of 5.6 at the start
         for row in rows:
             self.assertAlmostEqual(float(row[4]), np.exp(float(row[3])), 2)
         numbers = self.numbers("run")
         self.assertEqual([f"{value:.4f}" for value in numbers["loss/test"]], [row[3] for row in rows])
         epochs = torch.load(self.path("run", "latest"))["history"]["epochs"]
-        self.assertEqual([round(epoch * steps) for epoch in epochs], sorted(within + [steps, 2 * steps]))
+        for epoch, step in zip(epochs, sorted(within + [steps, 2 * steps]), strict=True):
+            self.assertAlmostEqual(epoch * steps, step, delta=1.5)  # an epoch's last windows make no batch
         # Curves and samples.
         (path,) = glob.glob(self.path("run", "events*"))
         curves = {}
