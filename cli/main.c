@@ -13,6 +13,8 @@ static const tern__cli_command commands[] = {
      &tern__convert_page, NULL},
     {"tokenize", "write the tokens of text files, or train a tokenizer", tern__cli_tokenize,
      &tern__tokenize_page, NULL},
+    {"generate", "continue a prompt, or chat, with a language model", tern__cli_generate,
+     &tern__generate_page, NULL},
     {"info", "show version, processor, back ends and libraries", tern__cli_info, &tern__info_page, NULL},
     {"bench", "measure training steps and collectives", tern__cli_bench, NULL, &tern__bench_menu},
     {"completion", "print the completion of a shell: bash, zsh or fish", tern__cli_completion,

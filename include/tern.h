@@ -38,6 +38,7 @@
 #include <tern/image.h>
 #include <tern/data.h>
 #include <tern/tokenizer.h>
+#include <tern/generate.h>
 #include <tern/token_data.h>
 #include <tern/augment.h>
 #include <tern/image_data.h>

@@ -15,7 +15,7 @@ mpi="openmpi-bin libopenmpi-dev mpich libmpich-dev"
 extras="gfortran mricron-data $mpi"
 torch="python3-torch python3-torchvision"
 headers="libtorch-dev pybind11-dev libgoogle-glog-dev libgflags-dev python3-dev"
-tests="gfortran libcmocka-dev python3 python3-numpy $torch python3-pil python3-nibabel
+tests="gfortran libcmocka-dev python3 python3-jinja2 python3-numpy $torch python3-pil python3-nibabel
 libopenblas0-pthread procps iproute2 xz-utils valgrind clang-format slurm-wlm munge zsh fish man-db groff $mpi
 $headers python3-setuptools python3-pip python3-wheel"
 plugin="$torch $headers python3-venv python3-pip python3-setuptools python3-wheel"

@@ -5,6 +5,8 @@
 static const tern__cli_command benches[] = {
     {"board", "the cost of a board's calls in a training loop", bench_board, &board_page, NULL},
     {"conv", "speed and accuracy of each convolution algorithm", bench_conv, &conv_page, NULL},
+    {"generate", "a token of generation compared with reading the weights", bench_generate, &generate_page,
+     NULL},
     {"optimizer", "SGD and Adam updates compared with a copy", bench_optimizer, &optimizer_page, NULL},
     {0},
 };

@@ -26,6 +26,7 @@ typedef bool (*tern_generate_fn)(void *context, int32_t id);
 typedef struct tern_generate_opts {
     size_t size;
     int64_t max_new_tokens;    /* default 20                                                              */
+    int64_t max_length;        /* not 0: in place of max_new_tokens, tokens of the whole text; default 0  */
     bool do_sample;            /* draw each token at random; default false: the most probable one         */
     double temperature;        /* logits are divided by it before they are drawn from; > 0; default 1     */
     int64_t top_k;             /* draw from so many most probable tokens; 0: from all; default 50         */

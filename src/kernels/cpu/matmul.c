@@ -3,13 +3,15 @@
  * the product's batch (kernels/product.h) oneDNN takes the dimensions along which y moves.
  *
  * f32, and bf16 (with y in bf16 or f32) if the CPU has the tile unit (amx_matmul.c) or oneDNN's kernels
- * for it. Other 16-bit products go through f32 copies.
+ * for it. Other 16-bit products go through f32 copies, except those of a few rows, which few_rows.c computes
+ * in any type.
  *
  * A ReLU is applied to y afterwards, or when a tile is stored. oneDNN could fuse it, but its own turns NaN
  * into 0. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/matmul.h"
@@ -131,10 +133,11 @@ static tern__matrix matrix_of(const tern__product *p, int operand, char *data)
 }
 
 /* Returns our own product function if it is used; NULL: oneDNN is. */
-static tern__matrix_product *own_product(const tern__call *call)
+static tern__matrix_product *own_product(const tern__product *p)
 {
-    tern_dtype dtype = call->in[A]->dtype;
+    tern_dtype dtype = p->view[A]->dtype;
     if (dtype == TERN_F64) return tern__f64_matmul;
+    if (p->axis[M].size <= TERN__FEW_ROWS && !p->batches && !p->sums) return tern__few_rows_matmul;
     return dtype == TERN_BF16 && tern__amx_has() ? tern__amx_matmul : NULL;
 }
 
@@ -151,7 +154,7 @@ static int run_own(const tern__call *call, const tern__product *p, char *const a
                 offset += rest % p->batch[i].size * p->batch[i].stride[o];
             m[o] = matrix_of(p, o, at[o] + offset * (int64_t)tern_dtype_bytes(p->view[o]->dtype));
         }
-        status = own_product(call)(call, &m[A], &m[B], &m[Y], add);
+        status = own_product(p)(call, &m[A], &m[B], &m[Y], add);
     }
     return status;
 }
@@ -168,10 +171,21 @@ static int matmul_run(const tern__call *call, const tern__product *p)
             for (int64_t i = 0, rest = n; i < p->sums; rest /= p->sum[i++].size)
                 at[o] += rest % p->sum[i].size * p->sum[i].stride[o] * bytes;
         }
-        int status = (own_product(call) ? run_own : run_one)(call, p, at, call->add[0] || n > 0);
+        int status = (own_product(p) ? run_own : run_one)(call, p, at, call->add[0] || n > 0);
         if (status) return status;
     }
     return TERN_OK;
+}
+
+/* Whether the product is computed on f32 copies; `stands`: of tern__product_stands. */
+static bool matmul_must_widen(const tern__product *p, bool stands)
+{
+    tern_dtype dtype = p->view[A]->dtype;
+    bool is_native = dtype == TERN_BF16 && (tern__amx_has() || tern__dnnl_has_bf16());
+    if (!tern__dtype_is_half(dtype)) return false;
+    /* rounding sums to 16 bits in between would lose precision */
+    if (stands && p->sums && p->view[Y]->dtype == dtype) return true;
+    return !is_native && !(stands && own_product(p));
 }
 
 /* Multiplies, with the ReLU only in our own products. */
@@ -180,14 +194,12 @@ static int matmul_multiply(const tern__call *call)
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     tern_dtype dtype = a->dtype;
     if (tern__view_count(y) == 0 || tern__view_count(a) == 0 || call->out[1]) return TERN_E_UNSUPPORTED;
-    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16()))
-        return tern__cpu_widened(call, matmul_multiply);
-    if (!own_product(call) && tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
-    if (y->dtype != dtype && (y->dtype != TERN_F32 || dtype == TERN_F64)) return TERN_E_UNSUPPORTED;
+    if (!tern__dtype_is_float(dtype) || (y->dtype != dtype && (y->dtype != TERN_F32 || dtype == TERN_F64)))
+        return TERN_E_UNSUPPORTED;
     tern__product p = tern__product_of(call);
-    if (!tern__product_stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
-    /* rounding sums to 16 bits in between would lose precision */
-    return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, matmul_multiply) : matmul_run(call, &p);
+    bool stands = tern__product_stands(&p) && b->layout == TERN__PLAIN;
+    if (matmul_must_widen(&p, stands)) return tern__cpu_widened(call, matmul_multiply);
+    return stands ? matmul_run(call, &p) : TERN_E_UNSUPPORTED;
 }
 
 static bool falls_together(const tern__view *y)
@@ -199,9 +211,12 @@ static bool falls_together(const tern__view *y)
 
 int tern__cpu_matmul(const tern__call *call)
 {
+    tern_dtype dtype = call->in[A]->dtype;
     if (!tern__matmul_has_relu(call)) return matmul_multiply(call);
     if (falls_together(call->out[0])) return TERN_E_UNSUPPORTED;
-    const tern__call relu = tern__matmul_relu(call);
-    int status = matmul_multiply(call);
-    return status || own_product(call) ? status : tern__cpu_pointwise(&relu);
+    if (dtype == TERN_F64 || (dtype == TERN_BF16 && tern__amx_has())) return matmul_multiply(call);
+    tern__call plain = *call, relu = tern__matmul_relu(call);
+    plain.attr = NULL;
+    int status = matmul_multiply(&plain);
+    return status ? status : tern__cpu_pointwise(&relu);
 }
