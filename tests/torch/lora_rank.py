@@ -25,7 +25,7 @@ def train(lib, group, kind, targets, shards, rank, world):
         lib.check("tern_optim_shard", net.optim, group)
     trained = sum(4 * value.size for value in net.adapters().values())
     buckets = [lib.tern_ddp_bucket_bytes(net.ddp, i) for i in range(lib.tern_ddp_bucket_count(net.ddp))]
-    assert len(buckets) >= 3 and sum(buckets[:-1]) == trained, (buckets, trained)
+    assert len(buckets) >= 3 and sum(buckets[1:]) == trained, (buckets, trained)
     module = TWINS[kind](**FIELDS[kind])
     adapt(module, targets, r=24)
     module.load_state_dict({name: torch.tensor(value) for name, value in net.state().items()})
