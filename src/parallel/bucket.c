@@ -103,7 +103,8 @@ void tern__bucket_plan(tern_ddp *ddp)
     tern__extent *next = ddp->extents;
     ddp->bucket_count = 0;
     for (int first = 0; first < ddp->leaf_count;) {
-        size_t cap = ddp->bucket_count ? ddp->opts.bucket_bytes : ddp->opts.first_bucket_bytes;
+        bool is_first = first == 0 || (ddp->bucket_count == 1 && is_frozen(ddp, 0));
+        size_t cap = is_first ? ddp->opts.first_bucket_bytes : ddp->opts.bucket_bytes;
         tern__bucket *bucket = &ddp->buckets[ddp->bucket_count];
         *bucket = bucket_cut(ddp, first, cap);
         bucket->extents = next;
@@ -116,16 +117,24 @@ void tern__bucket_plan(tern_ddp *ddp)
     add_side(ddp, next);
 }
 
-/* Writes the leaves in the order in which they were ready; the remaining ones follow in their old order. */
-static void write_order(const tern_ddp *ddp, int *order)
+/* Writes, behind `count` others, the leaves that were not ready, frozen ones or not, in their old order. Returns
+ * how many there are now. */
+static int write_absent(const tern_ddp *ddp, bool frozen, int *order, int count)
 {
-    int ready = ddp->round.ready_count, count = ready;
-    memcpy(order, ddp->ready, (size_t)count * sizeof(*order));
     for (int place = 0; place < ddp->leaf_count; place++) {
-        bool seen = false;
-        for (int i = 0; i < ready; i++) seen |= ddp->ready[i] == ddp->order[place];
+        bool seen = is_frozen(ddp, place) != frozen;
+        for (int i = 0; i < ddp->round.ready_count; i++) seen |= ddp->ready[i] == ddp->order[place];
         if (!seen) order[count++] = ddp->order[place];
     }
+    return count;
+}
+
+/* Writes the leaves in the order in which they were ready, behind those that are frozen; the others follow. */
+static void write_order(const tern_ddp *ddp, int *order)
+{
+    int count = write_absent(ddp, true, order, 0), ready = ddp->round.ready_count;
+    memcpy(order + count, ddp->ready, (size_t)ready * sizeof(*order));
+    write_absent(ddp, false, order, count + ready);
 }
 
 int tern__bucket_rebuild(tern_ddp *ddp, tern_error *err)

@@ -25,7 +25,8 @@ static void order_range_kind(tern_ddp *ddp, bool is_frozen)
             ddp->order[ddp->leaf_count++] = k;
 }
 
-/* A parameter with several names is ignored if any of them is. Frozen ones come last. */
+/* A parameter with several names is ignored if any of them is. Frozen ones come first, since the side values go
+ * with the last bucket. */
 static void order_leaves(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->bucket_of[k] = 0;
@@ -33,8 +34,8 @@ static void order_leaves(tern_ddp *ddp)
         const tern_tensor *tensor = tern__entry_get(ddp->module, i).tensor;
         if (ddp->ignored[i] && tensor->leaf) ddp->bucket_of[tensor->leaf->index] = -1;
     }
-    order_range_kind(ddp, false);
     order_range_kind(ddp, true);
+    order_range_kind(ddp, false);
 }
 
 int tern__state_plan(tern_ddp *ddp, tern_error *err)
