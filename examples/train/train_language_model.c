@@ -392,9 +392,9 @@ static void check_flags(const language_model *m, const flags *f)
 
 int main(int argc, char **argv)
 {
-    language_model m = {.layers = 6,
-                        .width = 256,
-                        .heads = 8,
+    language_model m = {.layers = 4,
+                        .width = 192,
+                        .heads = 6,
                         .context = 128,
                         .vocabulary = 2048,
                         .beta2 = 0.99,
@@ -432,15 +432,15 @@ int main(int argc, char **argv)
         {"temperature", 0, FLAG_NUMBER, &m.temperature, "T", "of the samples", 0.01, 100},
         {0}};
     f.batch = 16;
-    f.epochs = 10;
-    f.lr = 1e-3;
-    f.min_lr = 1e-4;
+    f.epochs = 5;
+    f.lr = 2e-3;
+    f.min_lr = 2e-4;
     f.weight_decay = 0.1;
     f.clip = 1;
     f.warm_up = 0.2;
     f.schedule = FLAGS_COSINE;
     f.opt_level = TERN_O0;
-    f.evaluate_every = 500;
+    f.evaluate_every = 200;
     flags_read(&f, own, argc, argv);
     check_flags(&m, &f);
 
