@@ -1,4 +1,4 @@
-"""The newest PyTorch, safetensors, TensorBoard and transformers, where scripts/peers.sh has installed them.
+"""The newest PyTorch, safetensors, TensorBoard, transformers and peft, where scripts/peers.sh has installed them.
 
     peers.enter()      # call it first in a test: from here on the test runs under their Python
 """

@@ -193,8 +193,9 @@ TERN_API tern_pretrained_save_opts tern_pretrained_save_defaults(void);
 /* Writes config.json and model.safetensors, or shards with their index, into a folder, which is made if there
  * is none, so that transformers and tern_pretrained_open read them. A shared lm_head.weight is left out, as
  * transformers does. A BERT is written as a BertModel. A vit gets transformers' names; its labels are
- * LABEL_0, LABEL_1 .. E_INVALID: another module; E_UNSUPPORTED: a vit with a representation_size; E_RANGE:
- * max_shard_bytes; E_IO, E_MEMORY. */
+ * LABEL_0, LABEL_1 .. Adapters that were merged (lora.h) are left out. E_INVALID: another module; E_STATE:
+ * adapters that were not; E_UNSUPPORTED: a vit with a representation_size; E_RANGE: max_shard_bytes; E_IO,
+ * E_MEMORY. */
 TERN_API int tern_pretrained_save(const tern_module *model, const char *folder,
                                   const tern_pretrained_save_opts *opts, tern_error *err);
 

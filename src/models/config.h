@@ -1,5 +1,5 @@
-/* config.h - reads and writes the fields of a config.json of transformers. The first error stays; reading goes
- * on. */
+/* config.h - reads the fields of a config.json of transformers, and writes one. The first error stays, and
+ * reading goes on. */
 #ifndef TERN_SRC_MODELS_CONFIG_H
 #define TERN_SRC_MODELS_CONFIG_H
 

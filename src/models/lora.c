@@ -1,5 +1,5 @@
-/* lora.c - low-rank adapters (LoRA, Hu et al. 2021) as PEFT has them: which linears get one, how it is drawn, and
- * how it becomes a part of the weight. The linear itself calls its adapter (nn/linear.c). */
+/* lora.c - low-rank adapters (LoRA, Hu et al. 2021) as PEFT has them: which linears get one, how it is drawn,
+ * and how it becomes a part of the weight. The linear itself calls its adapter (nn/linear.c). */
 #include "models/lora.h"
 #include "base/opts.h"
 #include "base/text.h"

@@ -31,7 +31,7 @@ int tern__lora_target(const tern__lora_linears *linears, const char *target);
 int tern__lora_opts_check(const tern_lora_opts *opts, const char *func, tern_error *err);
 /* Fails unless the model may still get adapters, and has none. */
 int tern__lora_check_new(const tern__lora_linears *linears);
-/* Adds the adapters of zeros, or drawn, to the marked linears; with `trains` only they require gradients, else
+/* Adds adapters, drawn or of zeros, to the marked linears; with `trains` only they require gradients, else
  * nothing does. */
 int tern__lora_attach(const tern__lora_linears *linears, const tern_lora_opts *opts, tern_rng *rng,
                       bool trains);

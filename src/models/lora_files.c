@@ -1,5 +1,5 @@
-/* lora_files.c - PEFT's folder of an adapter: adapter_model.safetensors, whose names are "base_model.model.", the
- * name of a linear, and ".lora_A.weight" or ".lora_B.weight"; and adapter_config.json. */
+/* lora_files.c - PEFT's folder of an adapter: adapter_model.safetensors, whose names are "base_model.model.",
+ * the name of a linear, and ".lora_A.weight" or ".lora_B.weight"; and adapter_config.json. */
 #include "base/file.h"
 #include "base/text.h"
 #include "models/language_model.h"
@@ -117,7 +117,7 @@ static void add_text(cJSON *config, const char *name, const char *text)
         cJSON_AddNullToObject(config, name);
 }
 
-/* Writes the fields of LoraConfig that older versions of PEFT know, too; newer ones have defaults for theirs. */
+/* Writes the fields of LoraConfig that older versions of PEFT know, too; for the others it has defaults. */
 static void write_config(const tern__lora_linears *linears, const tern__lora *lora, const char *folder,
                          const char *base)
 {
@@ -228,8 +228,8 @@ static void check_fields(const tern__config *config)
     if (!keeps_base(field)) refuse_field(config, field);
 }
 
-/* Marks the linears of a list of targets, or of "all-linear". Those of a regular expression are the ones that the
- * file has. */
+/* Marks the linears of a list of targets, or of "all-linear". Those of a regular expression are the ones that
+ * the file has. */
 static void read_targets(const tern__config *config, const tern__lora_linears *linears)
 {
     const cJSON *field = cJSON_GetObjectItemCaseSensitive(config->object, "target_modules"), *item;

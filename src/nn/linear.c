@@ -1,12 +1,12 @@
-/* linear.c - torch.nn.Linear, and transformers' Conv1D, which differs in that its weight is (in, out): a weight,
- * perhaps a bias, and one op; perhaps a low-rank adapter (tern/lora.h). */
+/* linear.c - torch.nn.Linear, and transformers' Conv1D, whose weight is (in, out): a weight, perhaps a bias,
+ * and one op; perhaps a low-rank adapter (tern/lora.h). */
 #include "base/opts.h"
 #include "nn/init.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
 
-/* Computes y + scale B A dropout(x), which replaces y. x has at least two dimensions. An observer must see the
- * calls of both matrices. */
+/* Computes y + scale B A dropout(x), which replaces y. x has at least two dimensions. An observer must see
+ * the calls of both matrices. */
 static tern_tensor *linear_adapt(const tern__linear *self, tern_scope *s, tern_tensor *x, tern_tensor *y)
 {
     const tern__lora *lora = &self->lora;

@@ -117,8 +117,8 @@ void tern__bucket_plan(tern_ddp *ddp)
     add_side(ddp, next);
 }
 
-/* Writes, behind `count` others, the leaves that were not ready, frozen ones or not, in their old order. Returns
- * how many there are now. */
+/* Writes, behind `count` others, the leaves that were not ready, frozen ones or not, in their old order.
+ * Returns how many there are now. */
 static int write_absent(const tern_ddp *ddp, bool frozen, int *order, int count)
 {
     for (int place = 0; place < ddp->leaf_count; place++) {
@@ -129,7 +129,7 @@ static int write_absent(const tern_ddp *ddp, bool frozen, int *order, int count)
     return count;
 }
 
-/* Writes the leaves in the order in which they were ready, behind those that are frozen; the others follow. */
+/* Writes the leaves in the order in which they were ready, behind the frozen ones; the others follow. */
 static void write_order(const tern_ddp *ddp, int *order)
 {
     int count = write_absent(ddp, true, order, 0), ready = ddp->round.ready_count;

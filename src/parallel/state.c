@@ -25,8 +25,8 @@ static void order_range_kind(tern_ddp *ddp, bool is_frozen)
             ddp->order[ddp->leaf_count++] = k;
 }
 
-/* A parameter with several names is ignored if any of them is. Frozen ones come first, since the side values go
- * with the last bucket. */
+/* A parameter with several names is ignored if any of them is. Frozen ones come first, since the side values
+ * go with the last bucket. */
 static void order_leaves(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->bucket_of[k] = 0;

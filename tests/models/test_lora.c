@@ -1,5 +1,5 @@
 /* test_lora.c - linears with adapters: the ways to call them, dropout, the products that a step makes, no
- * allocation once warm, and allocations that fail at every point. tests/torch compares the values of models. */
+ * allocation once warm, and allocations that fail at every point. tests/torch compares values of models. */
 #include "ledger.h"
 #include "models/lora.h"
 #include "ops/world.h"
@@ -158,8 +158,8 @@ static void ran(tern__kernel_observer *observer, const tern__call *call)
         if (call->out[i]) assert_ptr_not_equal(call->out[i]->data, t->weight_grad);
 }
 
-/* W x, A x and B A x; backward the gradients of B, of A x and of A, and with a gradient of x its two parts. Beside
- * them there is only what scales A x, and nothing as large as the result. */
+/* W x, A x and B A x; backward the gradients of B, of A x and of A, and with a gradient of x its two parts.
+ * Beside them there is only what scales A x, and nothing as large as the result. */
 static void a_frozen_weight_costs_no_product(void **state)
 {
     (void)state;
@@ -233,7 +233,8 @@ static int remove_entry(const char *path, const struct stat *about, int kind, st
     return remove(path);
 }
 
-/* Adds adapters, saves them, opens them beside another model, and merges them. Returns the first error's code. */
+/* Adds adapters, saves them, opens them beside another model, and merges them. Returns the first error's
+ * code. */
 static int save_open_and_merge(const char *folder)
 {
     tern_error err = {0};

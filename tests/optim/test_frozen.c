@@ -1,5 +1,5 @@
-/* test_frozen.c - parameters that require no gradient when the tree is sealed have no state in an optimizer. Once
- * they require one, they are updated as parameters are that were never frozen and had no gradient before. */
+/* test_frozen.c - parameters that require no gradient when the tree is sealed have no state in an optimizer.
+ * Once they require one, they are updated as parameters are that were never frozen and had no gradient. */
 #include "optim/layers.h"
 
 enum { FROZEN_LAYERS = 2 };

@@ -1,5 +1,5 @@
-/* test_frozen.c - a ddp's buckets of parameters that are frozen when it is made: none has others, too, and their
- * gradients are left alone until they require some; then they are the mean as all others. */
+/* test_frozen.c - a ddp's bucket of the parameters that are frozen when it is made: it has no others, and
+ * their gradients are left alone until they require some; then they are the mean as all others. */
 #include "ddp_fixture.h"
 
 enum { ROWS = 8, STEPS = 6, UNFROZEN = 3 };

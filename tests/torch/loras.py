@@ -1,5 +1,6 @@
 """Low-rank adapters in PyTorch, with PEFT's formulas, beside tern's."""
 import ctypes
+import json
 import math
 
 from torch import nn
@@ -19,6 +20,11 @@ class LoraOpts(ctypes.Structure):
         ("target_modules", ctypes.POINTER(ctypes.c_char_p)),
         ("target_count", ctypes.c_int),
     ]
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
 
 
 def lora_library():

@@ -15,7 +15,7 @@ import forked
 import skips
 import tern
 from language_models import TWINS, LanguageNet, make_language_model, next_token_loss, scatter
-from loras import LoraNet, adapt, add_lora, lora_library
+from loras import LoraNet, adapt, add_lora, lora_library, read_json
 from ops import BF16, F64, error_of
 from safetensors_file import read
 from test_pretrained import FIELDS
@@ -255,7 +255,7 @@ class Loras(unittest.TestCase):
             self.assertEqual(sorted(os.listdir(adapter)), ["adapter_config.json", "adapter_model.safetensors"])
             names, metadata = read(os.path.join(adapter, "adapter_model.safetensors"))[:2]
             self.assertEqual(sorted(names), sorted(f"base_model.model.{name}" for name in net.adapters()))
-            config = json.load(open(os.path.join(adapter, "adapter_config.json"), encoding="utf-8"))
+            config = read_json(os.path.join(adapter, "adapter_config.json"))
             self.assertEqual(config["base_model_name_or_path"], "a base")
             tokens = self.tokens()
             for trains in (False, True):
@@ -310,7 +310,7 @@ class Loras(unittest.TestCase):
         folder = self.path("damaged")
         self.lib.check("tern_lora_save", net.module, folder.encode(), None)
         path = os.path.join(folder, "adapter_config.json")
-        fields = {**json.load(open(path, encoding="utf-8")), **(config or {})}
+        fields = {**read_json(path), **(config or {})}
         with open(path, "w", encoding="utf-8") as file:
             file.write(text if text is not None else json.dumps({name: value for name, value in fields.items() if name not in drop}))
         if weights:
@@ -324,6 +324,7 @@ class Loras(unittest.TestCase):
                 self.lib.check("tern_lora_open", model, folder.encode(), True)
             finally:
                 self.opened = self.lib.tern_lora_has(model)
+            return model
         return opens
 
     def rewrite(self, path, names, values, change):
@@ -389,10 +390,14 @@ class Loras(unittest.TestCase):
 
     def test_own_weight_of_a_head(self):
         """Beside the adapter of a head, PEFT saves the head's weight and the embedding's."""
-        value = numpy.full((61, 24), 0.5, "float32")
-        names = {"base_model.model.lm_head.base_layer.weight": value}
-        self.damaged(weights=lambda tensors: {**tensors, **names})()
-        self.assertTrue(self.opened)
+        for name in ("lm_head.base_layer.weight", "transformer.wte.weight"):
+            value = {f"base_model.model.{name}": self.rng.normal(size=(61, 24)).astype("float32")}
+            model = self.damaged(weights=lambda tensors: {**tensors, **value})()
+            entry = self.lib.tern_state_get(model, 0)
+            self.assertEqual(entry.name, b"transformer.wte.weight")
+            got = numpy.empty((61, 24), "float32")
+            self.lib.check("tern_tensor_read", ctypes.c_void_p(entry.tensor), tern.pointer(got), ctypes.c_size_t(got.nbytes))
+            self.assertTrue(numpy.array_equal(got, *value.values()))
 
     def test_ranks(self):
         """Two ranks with tern_ddp, also with sharded optimizers: the same bits, and the losses of one process with all batches."""

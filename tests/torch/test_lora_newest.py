@@ -1,6 +1,5 @@
 """Low-rank adapters beside PEFT itself: initial values, logits, gradients, AdamW steps, files in both directions, merged weights."""
 import ctypes
-import json
 import os
 import tempfile
 import unittest
@@ -23,7 +22,7 @@ import transformers  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from language_models import next_token_loss, scatter  # noqa: E402
-from loras import LoraNet, lora_library  # noqa: E402
+from loras import LoraNet, lora_library, read_json  # noqa: E402
 from ops import BF16, error_of  # noqa: E402
 from test_pretrained_newest import CONFIGS, NO_DROPOUT, TOKENS  # noqa: E402
 
@@ -158,8 +157,7 @@ class Peft(unittest.TestCase):
             self.assertEqual(set(got), set(want))
             for name, value in want.items():
                 self.assertTrue(torch.equal(got[name], value), name)
-            config = json.load(open(self.path(number, "ours", "adapter_config.json"), encoding="utf-8"))
-            theirs = json.load(open(self.path(number, "theirs", "adapter_config.json"), encoding="utf-8"))
+            config, theirs = (read_json(self.path(number, side, "adapter_config.json")) for side in ("ours", "theirs"))
             self.assertEqual(sorted(config.pop("target_modules")), targets)
             if "lm_head" in targets:  # a linear after one that is turned: PEFT writes what the last one is
                 config.pop("fan_in_fan_out")
