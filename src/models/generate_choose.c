@@ -84,7 +84,7 @@ static reach find_reach(const float *x, int64_t n, double count, double part)
         for (int64_t i = 0; i < n; i++) {
             uint32_t key = reach_key(x[i]);
             if (done && key >> (32 - done) != found.key >> (32 - done)) continue;
-            mass[key >> shift & (DIGITS - 1)] += part > 0 ? (double)x[i] : 1;
+            mass[key >> shift & ((1u << bits) - 1)] += part > 0 ? (double)x[i] : 1;
         }
         for (int d = 0; d < DIGITS && !done; d++) found.all += mass[d];
         double wanted = part > 0 ? part * found.all : count;
@@ -125,11 +125,19 @@ TERN__SIMD static void divide(float *x, int64_t n, float divisor)
     for (int64_t i = 0; i < n; i++) x[i] /= divisor;
 }
 
-/* Replaces logits by exp(logit - top), and those below `least` by 0. */
+/* Replaces logits by exp(logit - top), and those below `least` by 0. Blocks of one size make equal weights of
+ * equal logits: the rest of a loop over vectors would be computed by another function, which rounds otherwise. */
 TERN__SIMD static void weigh(float *x, int64_t n, float top, float least)
 {
-    for (int64_t i = 0; i < n; i++) x[i] = x[i] < least ? -INFINITY : x[i] - top;
-    tern__exps(x, x, n);
+    enum { BLOCK = 256 };
+    float block[BLOCK];
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        int64_t count = TERN__MIN(BLOCK, n - first);
+        for (int64_t i = 0; i < count; i++) block[i] = x[first + i] < least ? -INFINITY : x[first + i] - top;
+        for (int64_t i = count; i < BLOCK; i++) block[i] = 0;
+        tern__exps(block, block, BLOCK);
+        memcpy(x + first, block, (size_t)count * sizeof(*x));
+    }
 }
 
 TERN__SIMD static void drop_below(float *x, int64_t n, float least)

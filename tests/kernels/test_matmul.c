@@ -218,6 +218,90 @@ static void of_many_blocks_in_f64(void **unused)
     }
 }
 
+/* Returns quarters of small integers in `dtype`, whose sums of products are exact in f32. */
+static tern__view quarters(tern_dtype dtype, int ndim, int64_t rows, int64_t columns)
+{
+    tern__view v =
+        tern__view_make(dtype, TERN__PLAIN, ndim, (int64_t[]){ndim == 1 ? columns : rows, columns});
+    v.data = malloc((size_t)(rows * columns) * tern_dtype_bytes(dtype));
+    for (int64_t i = 0; i < rows * columns; i++) tern__view_set(&v, i, (double)draw(-8, 8) / 4);
+    return v;
+}
+
+/* One product of few rows, with b by rows or by columns and y of two types, adds or not, has a bias and a ReLU or
+ * not: the reference's bits with any number of threads. */
+static void few_rows_of(tern_dtype dtype, int64_t m, int64_t k, int64_t n, bool is_by_columns)
+{
+    static const tern__matmul_attr relu = {.relu = 1};
+    tern_dtype y_dtype = draw(0, 2) ? dtype : TERN_F32;
+    size_t bytes = (size_t)(m * n) * tern_dtype_bytes(y_dtype);
+    tern__view a = quarters(dtype, 2, m, k), bias = quarters(dtype, 1, 1, n), y = quarters(y_dtype, 2, m, n);
+    tern__view b = is_by_columns ? quarters(dtype, 2, n, k) : quarters(dtype, 2, k, n), want = y;
+    if (is_by_columns) {
+        b.shape[0] = k, b.shape[1] = n;
+        b.stride[0] = 1, b.stride[1] = k;
+    }
+    void *start = memcpy(malloc(bytes), y.data, bytes);
+    want.data = memcpy(malloc(bytes), y.data, bytes);
+    tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b, draw(0, 1) ? &bias : NULL}};
+    call.add[0] = draw(0, 1);
+    if (draw(0, 1)) call.attr = &relu;
+    run_on("cpu:reference", 1, &call, &want);
+    for (int threads = 1; threads <= 3; threads++) {
+        memcpy(y.data, start, bytes);
+        run_on("cpu", threads, &call, &y);
+        assert_memory_equal(y.data, want.data, bytes);
+    }
+    void *made[] = {a.data, b.data, y.data, want.data, bias.data, start};
+    for (size_t d = 0; d < sizeof(made) / sizeof(*made); d++) free(made[d]);
+}
+
+static void of_few_rows(void **unused)
+{
+    (void)unused;
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_F16};
+    static const int64_t sizes[][2] = {{1, 1},     {1, 300},  {300, 1},   {7, 13},   {16, 16},
+                                       {129, 767}, {767, 65}, {256, 512}, {40, 3001}};
+    for (int i = 0; i < 3; i++)
+        for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
+            for (int64_t m = 1; m <= 4; m += 1 + (int64_t)(s % 2))
+                for (int turned = 0; turned < 2; turned++)
+                    few_rows_of(dtypes[i], m, sizes[s][0], sizes[s][1], turned);
+}
+
+/* Sums that are rounded: as near to the reference as f32 is, and the same bits with any number of threads. */
+static void of_few_rows_that_round(void **unused)
+{
+    (void)unused;
+    enum { M = 3, K = 1500, N = 333 };
+    for (int turned = 0; turned < 2; turned++) {
+        float *data[3] = {malloc(M * K * sizeof(float)), malloc(K * N * sizeof(float)), NULL};
+        for (int i = 0; i < M * K; i++) data[0][i] = sinf((float)(i * i % 1009));
+        for (int i = 0; i < K * N; i++) data[1][i] = cosf((float)(i * i % 2003));
+        float y[M * N], first[M * N];
+        tern__view a = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){M, K}),
+                   b = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){K, N}),
+                   to = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){M, N});
+        a.data = data[0], b.data = data[1], to.data = y;
+        if (turned) b.stride[0] = 1, b.stride[1] = K;
+        tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b}};
+        for (int threads = 1; threads <= 9; threads += 1 + threads / 2) {
+            run_on("cpu", threads, &call, &to);
+            if (threads == 1) memcpy(first, y, sizeof(y));
+            assert_memory_equal(y, first, sizeof(y));
+        }
+        for (int i = 0; i < M * N; i++) {
+            double sum = 0;
+            for (int k = 0; k < K; k++)
+                sum +=
+                    (double)data[0][i / N * K + k] * (double)data[1][turned ? i % N * K + k : k * N + i % N];
+            assert_true(fabs(sum - (double)y[i]) < 1e-5 * K / 30);
+        }
+        free(data[0]);
+        free(data[1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,7 +309,8 @@ int main(void)
         cmocka_unit_test(as_the_reference_in_bf16), cmocka_unit_test(as_the_reference_in_f32),
         cmocka_unit_test(as_the_reference_in_f64),  cmocka_unit_test(as_the_reference_in_f16),
         cmocka_unit_test(of_16_bits_into_f32),      cmocka_unit_test(infinities_and_nan),
-        cmocka_unit_test(of_many_blocks_in_f64),
+        cmocka_unit_test(of_many_blocks_in_f64),    cmocka_unit_test(of_few_rows),
+        cmocka_unit_test(of_few_rows_that_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,16 +26,28 @@ static int64_t few_rows_cut(int64_t count, int64_t cuts, int64_t i)
     return TERN__MIN(count, (count + CUT - 1) / CUT * i / cuts * CUT);
 }
 
-/* a in f32, row by row; in place if it is so. */
+/* Copies a to f32, row by row. */
+TERN__SIMD static void few_rows_copy(const tern__matrix *a, tern_dtype dtype, float *to)
+{
+    tern__view all = {.dtype = dtype, .data = a->data};
+    for (int64_t i = 0; i < a->rows; i++, to += a->columns)
+        for (int64_t k = 0; k < a->columns; k += TERN__LANES) {
+            int n = (int)TERN__MIN(TERN__LANES, a->columns - k);
+            int64_t at = i * a->row_stride + k * a->column_stride;
+            if (a->column_stride == 1)
+                tern__lanes_store(to + k, tern__lanes_get(a->data, dtype, at, n), n);
+            else
+                for (int l = 0; l < n; l++)
+                    to[k + l] = (float)tern__view_get(&all, at + l * a->column_stride);
+        }
+}
+
+/* Returns a in f32, row by row: in place, or copied to `room`. */
 static const float *few_rows_load(const tern__matrix *a, tern_dtype dtype, float *room)
 {
-    bool is_ready =
-        dtype == TERN_F32 && a->column_stride == 1 && (a->rows == 1 || a->row_stride == a->columns);
-    if (is_ready) return (const float *)a->data;
-    tern__view all = {.dtype = dtype, .data = a->data};
-    for (int64_t i = 0; i < a->rows; i++)
-        for (int64_t k = 0; k < a->columns; k++)
-            room[i * a->columns + k] = (float)tern__view_get(&all, i * a->row_stride + k * a->column_stride);
+    bool is_one = a->rows == 1 || a->row_stride == a->columns;
+    if (dtype == TERN_F32 && a->column_stride == 1 && is_one) return (const float *)a->data;
+    few_rows_copy(a, dtype, room);
     return room;
 }
 

@@ -181,11 +181,11 @@ static int matmul_run(const tern__call *call, const tern__product *p)
 static bool matmul_must_widen(const tern__product *p, bool stands)
 {
     tern_dtype dtype = p->view[A]->dtype;
-    bool is_native = dtype == TERN_BF16 && (tern__amx_has() || tern__dnnl_has_bf16());
     if (!tern__dtype_is_half(dtype)) return false;
     /* rounding sums to 16 bits in between would lose precision */
     if (stands && p->sums && p->view[Y]->dtype == dtype) return true;
-    return !is_native && !(stands && own_product(p));
+    if (stands && own_product(p)) return false;
+    return dtype == TERN_F16 || !(tern__amx_has() || tern__dnnl_has_bf16());
 }
 
 /* Multiplies, with the ReLU only in our own products. */
