@@ -38,6 +38,7 @@
 #include <tern/data.h>
 #include <tern/tokenizer.h>
 #include <tern/token_data.h>
+#include <tern/gguf.h>
 #include <tern/augment.h>
 #include <tern/image_data.h>
 #include <tern/volume.h>
