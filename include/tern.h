@@ -40,6 +40,7 @@
 #include <tern/tokenizer.h>
 #include <tern/generate.h>
 #include <tern/token_data.h>
+#include <tern/gguf.h>
 #include <tern/augment.h>
 #include <tern/image_data.h>
 #include <tern/volume.h>

@@ -11,7 +11,7 @@ complain() {
 
 # The layers, from the lowest. A folder may include from its own layer and from those below.
 layers='base:1 device:2 tensor:3 kernels:4 cuda:4 autograd:5 comm:5 image:5 ops:6 nn:7 optim:7 data:7 checkpoint:7 report:7 amp:7 parallel:8
-    models:9 text:9 cli:10'
+    models:9 text:9 gguf:10 cli:11'
 find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep -v '^src/plugins/' | xargs awk -v layers="$layers" '
     BEGIN {
         for (i = split(layers, rows); i > 0; i--) { split(rows[i], row, ":"); layer[row[1]] = row[2] }

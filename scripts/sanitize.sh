@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 ./scripts/setup.sh test
-folders="autograd checkpoint comm data text"
+folders="autograd checkpoint comm data gguf text"
 # Not run: what repeats another test in another setting, what mostly waits, and with ThreadSanitizer the long ones that have no threads.
 again='_(hosts[23]|debug|bound|delayed)$'
 waits='^comm/(control_network|leaving|lossy|many_elements|reopen)$'

@@ -7,7 +7,7 @@ set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|examples|parallel)/|^cli/bench")
 set(one_computes "^bench/(gpu|images)$")
 # `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
-set(quick "^(amp|autograd|base|checkpoint|data|device|image|models|nn|ops|optim|report|tensor|text)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
+set(quick "^(amp|autograd|base|checkpoint|data|device|gguf|image|models|nn|ops|optim|report|tensor|text)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
 set(long "_by_clock$|_compiled$|^c10d/|^cuda/(dice_loss|kernels)$|^torch/(deeplabv3|resnet)$|^docs/") # 30 seconds: not at the end
 set(chooses "^kernels/(conv_choice|signals)")
 

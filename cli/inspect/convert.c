@@ -1,6 +1,7 @@
 /* convert.c - `tern convert`: writes a checkpoint, or a part of it, in another format. The object that was
  * read is rebuilt: modules that were pickled whole become state dicts, and tensors are cast to another dtype.
- * Then --key selects a part, which is flattened and renamed. Unchanged values are shared, not copied. */
+ * Then --key selects a part, which is flattened and renamed. Unchanged values are shared, not copied. A
+ * folder becomes a file of GGUF (tern_gguf_save), to which only --dtype applies. */
 #include "cli.h"
 #include "flags.h"
 #include "inspect/content.h"
@@ -15,15 +16,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char FUNC[] = "tern convert";
 
 typedef struct settings {
     bool flatten;
     tern_load_opts load;
-    const char *key, *strip, *prefix, *in, *out;
-    int dtype;     /* -1: unchanged             */
-    bool stripped; /* --strip matched a name    */
+    const char *key, *strip, *prefix, *dtype_name, *in, *out;
+    int dtype;           /* -1: unchanged          */
+    tern_gguf_type type; /* of a .gguf             */
+    bool stripped;       /* --strip matched a name */
 } settings;
 
 /* ---- dtypes ---- */
@@ -244,6 +247,13 @@ static tern_object *read_in(const settings *set, tern_error *err)
     return made;
 }
 
+static int convert_folder(const settings *set, tern_error *err)
+{
+    tern_gguf_opts opts = tern_gguf_defaults();
+    opts.type = set->type;
+    return tern_gguf_save(set->in, set->out, &opts, err) ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}
+
 static int convert_file(settings *set, tern_error *err)
 {
     tern_object *object = read_in(set, err);
@@ -256,14 +266,54 @@ static int convert_file(settings *set, tern_error *err)
     return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-static int take_dtype(const tern__cli_option *option, const char *text, tern_error *err)
+static bool path_ends(const char *path, const char *suffix)
 {
-    for (int i = 0; i < TERN_DTYPE_COUNT; i++)
-        if (tern__dtype_is_float((tern_dtype)i) && strcmp(text, tern_dtype_name((tern_dtype)i)) == 0) {
-            *(int *)option->to = i;
-            return TERN_OK;
-        }
-    return tern__error_set(err, FUNC, TERN_E_INVALID, "expected f32, f64, bf16 or f16, got \"%s\"", text);
+    const char *dot = strrchr(path, '.');
+    return dot && !strcmp(dot, suffix);
+}
+
+/* ---- what OUT allows ---- */
+
+static int choose_gguf_type(settings *set)
+{
+    static const char *const names[] = {
+        [TERN_GGUF_F32] = "f32", [TERN_GGUF_F16] = "f16", [TERN_GGUF_Q8_0] = "q8_0"};
+    set->type = tern_gguf_defaults().type;
+    for (int i = 0; i <= TERN_GGUF_Q8_0 && set->dtype_name; i++)
+        if (!strcmp(set->dtype_name, names[i])) set->type = (tern_gguf_type)i;
+    if (!set->dtype_name || !strcmp(set->dtype_name, names[set->type])) return TERN__EXIT_OK;
+    tern__cli_complain(FUNC, "--dtype: expected f32, f16 or q8_0 for a .gguf, got \"%s\"", set->dtype_name);
+    return TERN__EXIT_USAGE;
+}
+
+static int choose_dtype(settings *set)
+{
+    for (int i = 0; i < TERN_DTYPE_COUNT && set->dtype_name; i++)
+        if (tern__dtype_is_float((tern_dtype)i) && !strcmp(set->dtype_name, tern_dtype_name((tern_dtype)i)))
+            set->dtype = i;
+    if (!set->dtype_name || set->dtype >= 0) return TERN__EXIT_OK;
+    tern__cli_complain(FUNC, "--dtype %s: only a .gguf has it", set->dtype_name);
+    return TERN__EXIT_USAGE;
+}
+
+/* A .gguf is made of a folder, and has all of it. */
+static int check_gguf(const settings *set)
+{
+    struct stat about;
+    const char *option = set->key                                          ? "--key"
+                         : set->flatten                                    ? "--flatten"
+                         : set->strip                                      ? "--strip"
+                         : set->prefix                                     ? "--prefix"
+                         : set->load.records                               ? "--records"
+                         : set->load.memory != tern_load_defaults().memory ? "--memory"
+                                                                           : NULL;
+    if (option)
+        tern__cli_complain(FUNC, "%s is not for a .gguf, which is made of a whole folder", option);
+    else if (!stat(set->in, &about) && !S_ISDIR(about.st_mode))
+        tern__cli_complain(FUNC, "expected IN to be a folder for a .gguf, got the file \"%s\"", set->in);
+    else
+        return TERN__EXIT_OK;
+    return TERN__EXIT_USAGE;
 }
 
 static int take_files(int count, char **files, settings *set)
@@ -274,10 +324,13 @@ static int take_files(int count, char **files, settings *set)
     }
     set->in = files[0];
     set->out = files[1];
-    const char *dot = strrchr(set->out, '.');
-    bool known = dot && (!strcmp(dot, ".pt") || !strcmp(dot, ".pth") || !strcmp(dot, ".safetensors"));
-    if (known) return TERN__EXIT_OK;
-    tern__cli_complain(FUNC, "expected OUT to end in .pt, .pth or .safetensors, got \"%s\"", set->out);
+    if (path_ends(set->out, ".gguf")) {
+        int status = check_gguf(set);
+        return status ? status : choose_gguf_type(set);
+    }
+    if (path_ends(set->out, ".pt") || path_ends(set->out, ".pth") || path_ends(set->out, ".safetensors"))
+        return choose_dtype(set);
+    tern__cli_complain(FUNC, "expected OUT to end in .pt, .pth, .safetensors or .gguf, got \"%s\"", set->out);
     return TERN__EXIT_USAGE;
 }
 
@@ -295,8 +348,9 @@ static const tern__cli_option options[] = {
     {"strip", .value = "PREFIX", .text = &chosen.strip,
      .help = "remove this prefix from the names: \"module.\" of a DistributedDataParallel"},
     {"prefix", .value = "PREFIX", .help = "add this prefix to the names", .text = &chosen.prefix},
-    {"dtype", .value = "f32|f64|bf16|f16", .help = "cast tensors of these dtypes to one of them",
-     .take = take_dtype, .to = &chosen.dtype},
+    {"dtype", .value = "f32|f64|bf16|f16|q8_0", .text = &chosen.dtype_name,
+     .help = "cast tensors of these dtypes to one of them; of a .gguf, the type of matrices: f32, f16 (the "
+             "default) or q8_0"},
     {"memory", .value = "N", .take = tern__memory_take, .to = &chosen.load.memory,
      .help = "allow IN's objects N MiB (default 16) of memory beyond the file's size"},
     TERN__OPTION_HELP,
@@ -306,7 +360,9 @@ static const tern__cli_option options[] = {
 const tern__cli_page tern__convert_page = {
     "IN OUT",
     "Writes the checkpoint IN as OUT. The suffix of OUT chooses the format: .pt or .pth (torch.save), or "
-    ".safetensors, which holds only named tensors. Nothing in IN is executed.\n",
+    ".safetensors, which holds only named tensors. Nothing in IN is executed.\n\n"
+    "For .gguf, the format of llama.cpp, IN is a folder of Hugging Face with a GPT-2 or a Llama and its "
+    "tokenizer.\n",
     options,
 };
 
@@ -323,7 +379,7 @@ int tern__cli_convert(int argc, char **argv)
     tern_error err = {0};
     int status = convert_read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
-    int exit = convert_file(&chosen, &err);
+    int exit = path_ends(chosen.out, ".gguf") ? convert_folder(&chosen, &err) : convert_file(&chosen, &err);
     tern_error_print(&err);
     return exit;
 }

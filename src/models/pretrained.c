@@ -307,7 +307,7 @@ int tern__pretrained_names(const tern__pretrained_kind *kind, const char *name, 
     return 1;
 }
 
-static const tern__pretrained_kind *find_kind(const tern__config *config)
+const tern__pretrained_kind *tern__pretrained_kind_find(const tern__config *config)
 {
     static const tern__pretrained_kind *const kinds[] = {&tern__gpt2_kind, &tern__llama_kind,
                                                          &tern__bert_kind, &tern__vit_kind};
@@ -333,7 +333,7 @@ static tern_module *make_model(const char *folder, tern_rng *rng, tern_error *er
     tern_module *model = NULL;
     if (root) {
         tern__config config = {root, path, FUNC, err};
-        const tern__pretrained_kind *kind = find_kind(&config);
+        const tern__pretrained_kind *kind = tern__pretrained_kind_find(&config);
         if (kind) model = kind->open(&config, rng, err);
     }
     cJSON_Delete(root);

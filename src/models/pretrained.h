@@ -30,6 +30,8 @@ typedef struct tern__pretrained_kind {
 extern const tern__pretrained_kind tern__vit_kind;
 bool tern__module_is_vit(const tern_module *module);
 
+/* Returns the kind that a config.json names. NULL: E_FORMAT, E_UNSUPPORTED. */
+const tern__pretrained_kind *tern__pretrained_kind_find(const tern__config *config);
 /* Returns the kind of a model, or NULL if transformers has no such. */
 const tern__pretrained_kind *tern__pretrained_kind_of(const tern_module *module);
 /* kind->names, if it has this function. */

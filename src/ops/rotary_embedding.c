@@ -1,5 +1,6 @@
 /* rotary_embedding.c - rotary position embedding, and the tables of its cosines and sines. The gradient turns
  * back by the same angles. */
+#include "ops/rotary_embedding.h"
 #include "kernels/rotary_embedding.h"
 #include "ops/ops.h"
 #include "tensor/host.h"
@@ -142,11 +143,11 @@ static double yarn_share(const tern_rotary_table_opts *o, int64_t k, int64_t pai
     return 1 - fmin(fmax(((double)k - fast) / (slow - fast), 0), 1);
 }
 
-/* The angle per position of pair k. transformers' modeling_rope_utils.py has the formulas: linear divides all
- * frequencies by the factor, dynamic raises the base for sequences longer than the model was trained with,
- * llama3 and yarn divide those of long waves, leave those of short waves, and go from one to the other in
- * between, and longrope has a divisor for each. */
-static double rotary_frequency(const tern_rotary_table_opts *o, int64_t k, int64_t pairs, int64_t length)
+/* transformers' modeling_rope_utils.py has the formulas: linear divides all frequencies by the factor,
+ * dynamic raises the base for sequences longer than the model was trained with, llama3 and yarn divide those
+ * of long waves, leave those of short waves, and go from one to the other in between, and longrope has a
+ * divisor for each. */
+double tern__rotary_frequency(const tern_rotary_table_opts *o, int64_t k, int64_t pairs, int64_t length)
 {
     double base = o->base, original = (double)o->original_positions;
     if (o->scaling == TERN_ROPE_DYNAMIC && length > o->original_positions)
@@ -242,7 +243,7 @@ static void rotary_table_fill(const tern__view *cosine, const tern__view *sine, 
     int64_t rows = cosine->shape[0], pairs = cosine->shape[1], length = 0;
     for (int64_t row = 0; row < rows; row++) length = TERN__MAX(length, rotary_position(positions, row) + 1);
     for (int64_t k = 0; k < pairs; k++) {
-        double frequency = rotary_frequency(o, k, pairs, length);
+        double frequency = tern__rotary_frequency(o, k, pairs, length);
         for (int64_t row = 0; row < rows; row++) {
             double angle = (double)rotary_position(positions, row) * frequency;
             tern__view_set(cosine, row * pairs + k, amplitude * cos(angle));
