@@ -12,4 +12,4 @@ phase "configuring" "a few seconds" env CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninj
 phase "building" "about 3 min on 2 cores" cmake --build build -j "$(nproc)"
 echo "testing: about 20 min on 2 cores"
 # Each test says how much of this it takes (tests/processors.cmake).
-phase_shown ctest --test-dir build --output-on-failure -j $((5 * $(nproc) / 2))
+phase_shown ctest --test-dir build --output-on-failure -j $((3 * $(nproc)))

@@ -1,8 +1,9 @@
-# How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has five for two cores, since
+# How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has six for two cores, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
-# two, with two threads that do not spin, and so do ranks that mostly start their interpreters. Ranks that compute take three. Tests that
-# expect a choice that was made by measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that
-# compute, a rank would more often come later than a test of time-outs expects.
+# two, and so do ranks that mostly start their interpreters. Ranks that compute take three. Tests that expect a choice that was made by
+# measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that compute, a rank would more often
+# come later than a test of time-outs expects. Threads of OpenMP do not spin: beside other tests a thread without a core keeps the others
+# of its process spinning, ten times as long as they compute.
 set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|examples|parallel)/|^cli/bench")
 set(one_computes "^bench/(gpu|images)$")
@@ -17,15 +18,17 @@ function(set_processors)
   list(FILTER tests EXCLUDE REGEX "^gpu/") # scripts/gpu.sh chooses how many share a GPU
   foreach(test ${tests})
     get_test_property(${test} LABELS labels)
-    get_test_property(${test} ENVIRONMENT around)
+    get_property(around TEST ${test} PROPERTY ENVIRONMENT)
     set(processors 2)
     set(cost 1)
     if(test MATCHES "${long}")
       set(cost 1.5)
     endif()
+    if(NOT test MATCHES "${chooses}|^(cli|launchers)/") # programs of those set their own
+      list(APPEND around OMP_WAIT_POLICY=passive)
+    endif()
     if("single" IN_LIST labels)
-      list(APPEND around OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive)
-      set_tests_properties(${test} PROPERTIES ENVIRONMENT "${around}")
+      list(APPEND around OMP_NUM_THREADS=2)
     elseif(test MATCHES "${chooses}")
       set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
     elseif(test MATCHES "${ranks_compute}" AND NOT test MATCHES "${one_computes}")
@@ -35,7 +38,7 @@ function(set_processors)
       set(processors 1)
       set(cost 3)
     endif()
-    set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost})
+    set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost} ENVIRONMENT "${around}")
     if(test MATCHES "${quick}" AND NOT test MATCHES "_(bound|debug)$")
       set_property(TEST ${test} APPEND PROPERTY LABELS quick)
     endif()

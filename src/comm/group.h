@@ -76,6 +76,7 @@ struct tern_group {
     const int *mark;        /* points to a 1, which is 0 in a forked child */
     int64_t stop_look_at;   /* when a wait looks for stopped ranks next; 0: no wait has taken long */
     int64_t stop_warn_at;   /* from when on it says which it has found */
+    int64_t late_looked_at; /* when a wait that takes long last came by */
     int64_t absent_warn_at; /* when a wait of an opening says who has not come; INT64_MAX: it has */
     uint64_t stopped;       /* their bits in the shared memory, until the wait succeeds */
     struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */

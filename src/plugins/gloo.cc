@@ -6,7 +6,9 @@
  * lets in the first that connects, and listens no more. So a port scanner that was faster than the peer
  * spoils the pair, and both ranks try again with a new one. A rank gives a pair up if it finds a stranger,
  * a closed port or a closed connection there, or nobody connects. It then closes its own end, so the peer
- * finds that closed in turn, and gives the pair up as well.
+ * finds that closed in turn, and gives the pair up as well. In Debian 13's gloo a pair to which nobody
+ * connects is not given up: all pairs of a rank have one port, which stays open, so a peer that comes later
+ * would find no closed end, and gloo would call the pair, which is gone.
  *
  * gloo moves bytes on a thread of its own. A message there is an "unbound buffer": ours reaches over all of
  * the memory, so that one object serves any message, and none is made once there are enough. Three things
@@ -65,6 +67,12 @@ const size_t TOKEN = 16, SHORT_BYTES = 4096;
 const std::chrono::milliseconds NO_TIME(0), A_MOMENT(1);
 const unsigned char FAREWELL[1] = {0};
 enum { PARTING_MS = 500, TRIES = 3, LOOK_MS = 200 };
+/* How many of the tries may wait in vain for the peer to connect. */
+#if __has_include(<gloo/transport/tcp/listener.h>) /* Debian 13's */
+enum { WAITS = 1 };
+#else
+enum { WAITS = TRIES };
+#endif
 /* Behind the tags of users: what is sent first, and last. */
 enum { TAG_TOKEN = TERN_TRANSPORT_TAGS, TAG_WATCH, TAGS };
 
@@ -373,12 +381,12 @@ void make_mesh(mesh *m)
 }
 
 /* gloo waits five times as long as it is told for a pair to connect. */
-void make_context(mesh *m)
+void make_context(mesh *m, int64_t end)
 {
     const tern_transport_place &place = m->place;
-    auto timeout = std::chrono::milliseconds(std::max(1L, (long)(200 * place.timeout_s / TRIES)));
+    int64_t wait_ms = std::min((int64_t)(1000 * place.timeout_s / WAITS), end - now_ms());
     m->contexts.push_back(m->device->createContext(place.rank, place.world));
-    m->contexts.back()->setTimeout(timeout);
+    m->contexts.back()->setTimeout(std::chrono::milliseconds(std::max(INT64_C(0), wait_ms) / 5 + 1));
 }
 
 /* "gloo/0/1", and for another try "gloo/0/1/1". */
@@ -479,7 +487,7 @@ std::vector<int> try_all(mesh *m, const std::vector<int> &due, int64_t end)
     auto with_all = [&](const char *doing, auto body) {
         for (int p : due) attempt(m->peers[(size_t)p], doing, p, end, [&] { body(p); });
     };
-    make_context(m);
+    make_context(m, end);
     for (int p : due) publish(m, p);
     for (int p : due) look_up(m, p);
     with_all("connecting to", [m](int p) { call(m->peers[(size_t)p], p); });

@@ -370,12 +370,13 @@ static int get_behind_a_stranger(void *store, const char *key, void *value, size
     return TERN_OK;
 }
 
-static int scanned_body(int rank, const tern__bootstrap *boot, void *arg)
+/* Opens with another function for the store's `get`, and sends a byte. */
+static int byte_with(board *b, int rank, int world, get_fn get)
 {
     unsigned char byte = (unsigned char)(rank ? 0 : 7);
-    tern_transport_place place = board_place(arg, rank, boot->world);
+    tern_transport_place place = board_place(b, rank, world);
     int status = TERN_OK;
-    place.get = get_behind_a_stranger;
+    place.get = get;
     void *state = gloo->open(&place, &status, why, sizeof(why));
     if (!state) fprintf(stderr, "rank %d: %s\n", rank, why);
     RANK_CHECK(rank, state);
@@ -383,6 +384,11 @@ static int scanned_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, byte == 7);
     gloo->close(state, false);
     return 0;
+}
+
+static int scanned_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    return byte_with(arg, rank, boot->world, get_behind_a_stranger);
 }
 
 static void a_stranger_that_goes_costs_another_try(void **state)
@@ -426,11 +432,26 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     return board_set(arg, "given up", "", 0, why, sizeof(why));
 }
 
+/* Rank 1 has published its address, and connects when more than a third of the time is over. */
+static int get_in_time(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
+                       size_t size)
+{
+    if (is_first(key)) usleep(800000);
+    return board_get(store, key, value, cap, bytes, text, size);
+}
+
+static int in_time_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    return byte_with(arg, rank, boot->world, rank ? get_in_time : board_get);
+}
+
 static void strangers_and_latecomers(void **state)
 {
     (void)state;
     assert_ranks_ok(run_within(0.3, 2, stranger_body));
     for (int times = 0; times < 4; times++) assert_ranks_ok(run_within(0.3, 2, late_body));
+    for (int times = 0; times < 4; times++)
+        assert_ranks_ok(run_within(2, 2, in_time_body)); /* either may listen */
 }
 
 static void a_store_that_fails(void **state)

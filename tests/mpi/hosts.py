@@ -122,9 +122,10 @@ class TwoHosts(unittest.TestCase):
             self.assertRegex(job.stdout.readline(), r"rank \d of 4, local \d, pid \d+, native\+mpi")
         self.assertTrue(self.hosts[1].run("ip", "link", "set", "eth0", "mtu", "600"))
         begin = time.monotonic()
-        err = job.communicate(timeout=60)[1]
+        self.assertNotEqual(job.wait(timeout=60), 0)
         self.assertLess(time.monotonic() - begin, 30)
-        self.assertNotEqual(job.returncode, 0)
+        self.hosts[1].close()  # Open MPI 5 has a daemon there that its launcher can no longer reach; it keeps the pipes open
+        err = job.communicate(timeout=60)[1]
         self.assertRegex(err, r"rank \d waited 4 s in all_reduce of \d+ \w+, sum \(work \d+\); rank \d \((one|two), pid \d+\)")
         for name in NAMES:
             self.assertRegex(err, rf"rank \d \({name}, pid \d+\)")

@@ -88,6 +88,17 @@ static void warn_of_all(const tern_group *group, const char *what, const bool *r
     }
 }
 
+/* A rank that was stopped itself has waited for nobody meanwhile, so its warnings come later by that time. */
+static void postpone_by_own_stop(tern_group *root, int64_t now)
+{
+    const int64_t stopped_ns = 1000000000; /* a wait comes by ten times a second */
+    int64_t gone = now - root->late_looked_at,
+            *times[] = {&root->stop_look_at, &root->stop_warn_at, &root->absent_warn_at};
+    root->late_looked_at = now;
+    for (size_t i = 0; i < TERN__COUNT(times) && gone >= stopped_ns; i++)
+        if (*times[i] != INT64_MAX) *times[i] += gone;
+}
+
 /* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it
  * once, after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on,
  * since ranks of other hosts have to be asked first. */
@@ -99,7 +110,9 @@ static void look_for_late(const tern_group *group, const char *what, const bool 
         *at = tern__deadline(warn_s / 2);
         group->root->stop_warn_at = tern__deadline(warn_s);
         group->root->absent_warn_at = tern__deadline(TERN__MIN(30, 0.75 * group->opts.timeout_s));
+        group->root->late_looked_at = now;
     }
+    postpone_by_own_stop(group->root, now);
     if (now >= *at) {
         *at = tern__deadline(look_s);
         warn_of_all(group, what, ranks, 3 * look_s);
