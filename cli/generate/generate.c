@@ -25,7 +25,7 @@ enum { EXIT_INTERRUPTED = 128 + SIGINT, READ_AT_ONCE = 1 << 16 };
 typedef struct settings {
     double temperature, top_p, repetition_penalty; /* NAN: as the folder says */
     long max_new_tokens, top_k, seed, threads;     /* top_k, seed -1: as the folder says, by the clock */
-    const char *dtype;
+    const char *dtype, *adapter;
     bool greedy, chat, show_prompt;
 } settings;
 
@@ -98,6 +98,9 @@ static int model_open(session *s, tern_error *err)
                                                        : TERN_F32;
     s->model = tern_pretrained_open(s->folder, NULL, err);
     if (!s->model || vocabulary_check(s, err)) return err->code;
+    if (chosen.adapter &&
+        (tern_lora_open(s->model, chosen.adapter, false, err) || tern_lora_merge(s->model, err)))
+        return err->code;
     if (dtype != TERN_F32 && tern_module_cast(s->model, dtype, err)) return err->code;
     tern_eval(s->model);
     return TERN_OK;
@@ -342,6 +345,8 @@ static const tern__cli_option options[] = {
      .help = "above 1: tokens that are there become less probable"},
     {"seed", .value = "N", .take = count_take, .to = &chosen.seed,
      .help = "of the draws, which are then the same each time; default: the clock"},
+    {"adapter", .value = "FOLDER", .text = &chosen.adapter,
+     .help = "add low-rank adapters to the weights, of a folder with PEFT's files"},
     {"chat", .on = &chosen.chat,
      .help = "each line is a message of the user, to which the model answers; the folder's chat template is "
              "rendered by python3 with Jinja2"},

@@ -440,7 +440,7 @@ int main(int argc, char **argv)
     f.warm_up = 0.2;
     f.schedule = FLAGS_COSINE;
     f.opt_level = TERN_O0;
-    f.evaluate_every = 200;
+    f.evaluate_every = 100;
     flags_read(&f, own, argc, argv);
     check_flags(&m, &f);
 

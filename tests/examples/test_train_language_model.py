@@ -101,7 +101,7 @@ class Training(Folder):
     def test_a_run_and_what_it_leaves(self):
         out = self.train(2, "run", "--epochs", 2, "--evaluate-every", 30)
         steps = int(re.search(r"8 x 2 = 16, (\d+) steps per epoch", out).group(1))
-        self.assertIn("0.01, rising for 0.2 epochs, falling to 0.0001\n", out)
+        self.assertIn("0.01, rising for 0.2 epochs, falling to 0.0002\n", out)
         self.assertNotIn("convolutions", out)
         rows = re.findall(r"^epoch (\d)/2(?: at step (\d+))?  loss (\S+), test (\S+)  perplexity (\S+)  \S+ tokens/s  \S+ s, data \S+ %$", out, re.M)
         within = [step for step in range(30, 2 * steps, 30) if step % steps]
@@ -208,7 +208,7 @@ class Training(Folder):
         self.assert_close(self.weights("whole"), self.weights("parts"), 1e-3)
 
     def test_llama_and_a_model_of_a_folder(self):
-        self.train(1, "first", "--arch", "llama", "--max-steps", 10)
+        self.train(1, "first", "--arch", "llama", "--epochs", 1)
         self.assertIn("model.layers.0.self_attn.q_proj.weight", self.weights("first"))
         more = ("--data", "text.txt", "--context", 16, "-b", 8, "--max-steps", 4, "--sample-tokens", 0)
         train(2, NAME, *more, "--pretrained", "first/last", "--lr", 0, "--log-dir", "second", cwd=self.folder)
@@ -218,6 +218,20 @@ class Training(Folder):
         adapters = read_tensors(self.path("third", "last", "adapter_model.safetensors"))
         self.assertEqual(adapters["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"].shape, (4, 32))
         self.assertGreater(adapters["base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight"].abs().max().item(), 0)
+        # An adapter that has learned another text changes what is generated.
+        with open(self.path("other.txt"), "w") as file:
+            file.write(sentences(500, 0).replace("fox", "dog").replace("hen", "dog").replace("oak", "dog"))
+        longer = ("--data", "other.txt", "--max-steps", 60, "--lr", 0.05, "--lora-targets", "all-linear")
+        train(2, NAME, *more, *longer, "--pretrained", "first/last", "--lora-rank", 8, "--log-dir", "fourth", cwd=self.folder)
+        plain, adapted = (self.generate("first/last", *flags) for flags in ((), ("--adapter", "fourth/last")))
+        self.assertNotEqual(plain, adapted)
+        done = subprocess.run([TERN, "generate", "first/last", "the", "--adapter", "nowhere"], cwd=self.folder, text=True, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nowhere/adapter_config.json", done.stderr)
+
+    def generate(self, *arguments):
+        return subprocess.run([TERN, "generate", *arguments, "--greedy", "the old"], cwd=self.folder, check=True, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL).stdout
 
     def test_parts_that_do_not_belong_together_are_named(self):
         self.train(1, "first", "--max-steps", 1)
