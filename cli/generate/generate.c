@@ -220,8 +220,11 @@ static int text_continue(session *s, const char *text, size_t bytes, tern_error 
     int status = tern_generate(s->model, s->scope, &s->ids, &o, err);
     interrupt_watch(false);
     if (!status && !tern_decode_stream_end(s->stream, &s->piece, err)) piece_print(s);
-    if (s->new_tokens) putchar('\n');
-    if (s->new_tokens) figures_print(s);
+    if (s->new_tokens) {
+        putchar('\n');
+        fflush(stdout); /* the text comes before its figures */
+        figures_print(s);
+    }
     if (!err->code && s->has_failed)
         tern__error_set(err, FUNC, TERN_E_IO, "cannot write: %s", strerror(errno));
     return err->code;

@@ -568,6 +568,7 @@ static bool is_asked(const trainer *t)
 static void show(trainer *t, tern_error *err)
 {
     if (!t->first || !t->task->show || err->code || is_asked(t)) return;
+    t->shown = true;
     tern_scope *s = tern_scope_new(t->device, NULL, err);
     gallery_free(&t->gallery);
     tern_eval(t->task->net);
@@ -840,7 +841,7 @@ static void run_epochs(trainer *t, tern_error *err)
     t->ends_early = stopped || err->code;
     if (t->ends_early) return;
     save_weights(t, "last", err);
-    if (!t->gallery.count) show(t, err); /* all epochs were completed in an earlier run */
+    if (!t->shown) show(t, err); /* all epochs were completed in an earlier run */
     save_figure(t);
 }
 
