@@ -76,6 +76,7 @@ struct trainer {
     bool ends_early;     /* asked to stop, or an error. A loader's worker may be in a dataset that hangs:
                             the process exits without freeing them                    */
     tern_progress *bar, *test_bar; /* of an epoch, of an evaluation, or NULL */
+    bool shown;                    /* `show` has been called */
     bool first;                    /* this is rank 0                             */
     bool told;                     /* the error has been printed, for all ranks */
 };
