@@ -7,7 +7,6 @@
 #include "ops/ops.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- linears and targets ---- */

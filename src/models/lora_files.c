@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WEIGHTS "adapter_model.safetensors"
 #define CONFIG  "adapter_config.json"
@@ -243,7 +242,7 @@ static void read_targets(const tern__config *config, const tern__lora_linears *l
                         "%s: \"target_modules\" is not a list of names or a string", config->path);
 }
 
-static void read_config(const tern__lora_linears *linears, const char *folder, tern_lora_opts *o)
+static int read_config(const tern__lora_linears *linears, const char *folder, tern_lora_opts *o)
 {
     char *path = tern__path_join(folder, CONFIG, linears->func, linears->err);
     cJSON *object = path ? tern__config_read(path, linears->func, linears->err) : NULL;
@@ -258,6 +257,7 @@ static void read_config(const tern__lora_linears *linears, const char *folder, t
     }
     cJSON_Delete(object);
     tern__free(path);
+    return linears->err->code;
 }
 
 /* ---- the matrices ---- */
@@ -267,8 +267,7 @@ typedef struct adapter_file {
     const char *path;
     const tern_object *state;
     const tern_tensor *(*matrices)[MATRICES]; /* [linears->count] */
-    tern_tensor *
-        *own; /* [tern_object_count(state)] the model's own parameter that a tensor is for, or NULL */
+    tern_tensor **own; /* [tern_object_count(state)] the model's parameter of that name, or NULL */
     int64_t r;
 } adapter_file;
 
@@ -415,10 +414,10 @@ int tern_lora_open(tern_module *model, const char *folder, bool trains, tern_err
         tern__lora_linears_open(&linears, model, __func__, err))
         return err->code;
     int status = tern__lora_check_new(&linears);
-    if (!status) read_config(&linears, folder, &o);
-    if (!tern__is_set(err)) status = tern__lora_opts_check(&o, __func__, err);
-    if (!tern__is_set(err)) read_adapters(&linears, folder, &o, trains);
-    if (!tern__is_set(err) && !trains) tern_eval(model);
+    if (!status) status = read_config(&linears, folder, &o);
+    if (!status) status = tern__lora_opts_check(&o, __func__, err);
+    if (!status) status = read_adapters(&linears, folder, &o, trains);
+    if (!status && !trains) tern_eval(model);
     tern__free(linears.list);
     return err->code;
 }

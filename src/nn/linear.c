@@ -23,7 +23,7 @@ static tern_tensor *linear_call(tern_module *module, tern_scope *s, tern_tensor 
 {
     const tern__linear *self = (const tern__linear *)module;
     bool is_adapted = self->lora.a && !self->lora.is_merged, fuses = relu && !is_adapted && !self->is_turned;
-    bool is_row = is_adapted && x->view.ndim == 1;
+    bool is_row = is_adapted && x && x->view.ndim == 1;
     if (is_row) x = tern_reshape(s, x, 2, (int64_t[]){1, -1});
     tern_tensor *y = self->is_turned ? tern__linear_turned(s, x, self->weight, self->bias)
                      : fuses         ? tern_linear_act(s, x, self->weight, self->bias, true)

@@ -255,6 +255,13 @@ static void language_model_loss(const void *opts, tern_error *err)
     tern_module_free(model);
 }
 
+static void lora_add(const void *opts, tern_error *err)
+{
+    tern_module *model = small_gpt2(err);
+    tern_lora_add(model, opts, NULL, err);
+    tern_module_free(model);
+}
+
 static void pretrained_save(const void *opts, tern_error *err)
 {
     tern_module *model = small_gpt2(err);
@@ -610,6 +617,7 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(llama, llama_new)                                                                                      \
     X(language_model_call, language_model_call)                                                              \
     X(language_model_loss, language_model_loss)                                                              \
+    X(lora, lora_add)                                                                                        \
     X(pretrained, pretrained_open)                                                                           \
     X(pretrained_save, pretrained_save)                                                                      \
     X(sgd, sgd_new)                                                                                          \

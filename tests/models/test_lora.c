@@ -233,6 +233,129 @@ static int remove_entry(const char *path, const struct stat *about, int kind, st
     return remove(path);
 }
 
+/* Two replicas give the gradients of one call with all rows. */
+static void replicas_share_adapters(void **state)
+{
+    (void)state;
+    float x[ROWS * IN], grads[2][2][RANK * IN];
+    static const char *const names[] = {"0.lora_A.weight", "0.lora_B.weight"};
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        world w = open_world();
+        tern_module *net = adapted_linear(&w, false, true, 0);
+        tern_device *cores[] = {tern_device_open("cpu:0", &w.err), tern_device_open("cpu:0", &w.err)};
+        tern_data_parallel_opts opts = tern_data_parallel_defaults();
+        opts.devices = cores;
+        opts.device_count = replicas;
+        tern_data_parallel *parallel = tern_data_parallel_new(net, &opts, &w.err);
+        assert_ok(w.err);
+        for (int i = 0; i < ROWS * IN; i++) x[i] = (float)(i % 11) / 5 - 1;
+        tern_tensor *in = tern_tensor_from(w.scope, x, TERN_F32, 2, (int64_t[]){ROWS, IN});
+        tern_tensor *y = tern_data_parallel_forward(parallel, w.scope, in);
+        tern_backward(w.scope, tern_sum(w.scope, tern_mul(w.scope, y, y)));
+        for (int m = 0; m < 2; m++) {
+            const tern_tensor *grad = tern_grad_get(tern_state_find(net, names[m]));
+            size_t bytes = sizeof(float) * (size_t)tern_tensor_count(grad);
+            assert_int_equal(tern_tensor_read(grad, grads[replicas - 1][m], bytes, &w.err), TERN_OK);
+        }
+        assert_null(tern_grad_get(tern_state_find(net, "0.weight")));
+        assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
+        tern_data_parallel_free(parallel);
+        tern_module_free(net);
+        for (int i = 0; i < 2; i++) tern_device_close(cores[i]);
+        close_world(&w);
+    }
+    for (int m = 0; m < 2; m++)
+        for (int i = 0; i < RANK * (m ? OUT : IN); i++)
+            assert_true(fabsf(grads[0][m][i] - grads[1][m][i]) <= 1e-4f * (1 + fabsf(grads[0][m][i])));
+}
+
+/* The weights and adapters are cast, only the latter have masters, and a folder has them in f32. */
+static void opt_level_O2_trains_adapters(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tern-lora-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    world w = open_world();
+    tern_module *model = adapted_gpt2(&w), *other = bare_gpt2(NULL, &w.err);
+    tern_amp_opts opts = tern_amp_defaults(TERN_O2);
+    int64_t elements = 0;
+    tern_amp *amp = tern_amp_new(model, &opts, &w.err);
+    tern_optim *optim = tern_adamw_new(model, NULL, &w.err);
+    assert_ok(w.err);
+    for (int i = 0; i < tern_state_count(model); i++) {
+        const tern_tensor *tensor = tern_state_get(model, i).tensor;
+        assert_int_equal(tern_tensor_dtype(tensor), TERN_BF16);
+        if (tensor->requires_grad)
+            elements += ((tern_tensor_count(tensor) + 31) / 32) * 32; /* a cache line */
+    }
+    for (int step = 0; step < 3; step++) {
+        tern_tensor *tokens = tern_tensor_from(w.scope, NULL, TERN_I64, 2, (int64_t[]){2, 5});
+        tern_amp_backward(amp, w.scope, tern_language_model_loss(model, w.scope, tokens, NULL, NULL), NULL);
+        tern_optim_step(optim, w.scope);
+        assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
+    }
+    assert_in_range(tern_optim_state_bytes(optim), 1, 3 * sizeof(float) * (size_t)elements);
+    assert_int_equal(tern_lora_save(model, folder, NULL, &w.err), TERN_OK);
+    assert_int_equal(tern_lora_open(other, folder, false, &w.err), TERN_OK);
+    for (int i = 0; i < tern_state_count(other); i++) {
+        const char *name = tern_state_get(other, i).name;
+        const tern_tensor *got = tern_state_get(other, i).tensor, *want = tern_state_find(model, name);
+        if (!tern__lora_owns(got)) continue;
+        assert_int_equal(tern_tensor_dtype(got), TERN_F32);
+        for (int64_t e = 0; e < tern_tensor_count(got); e++)
+            assert_true(tern__view_get(&got->view, e) == tern__view_get(&want->view, e));
+    }
+    tern_optim_free(optim);
+    tern_amp_free(amp);
+    tern_module_free(other);
+    tern_module_free(model);
+    close_world(&w);
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* A state dict of the model and one of the optimizer, taken after three steps. */
+static void a_run_is_resumed(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_module *nets[2] = {0};
+    tern_optim *optims[2];
+    tern_object *model = NULL, *optim = NULL;
+    for (int i = 0; i < 2; i++) {
+        nets[i] = adapted_gpt2(&w);
+        tern_eval(nets[i]);
+        optims[i] = tern_adamw_new(nets[i], NULL, &w.err);
+    }
+    for (int step = 0; step < 6; step++) {
+        if (step == 3) {
+            model = tern_module_state_dict(nets[0], &w.err);
+            optim = tern_optim_state_dict(optims[0], -1, &w.err);
+            assert_int_equal(tern_module_state_dict_load(nets[1], model, NULL, NULL, &w.err), TERN_OK);
+            assert_int_equal(tern_optim_state_dict_load(optims[1], optim, &w.err), TERN_OK);
+        }
+        for (int i = 0; i < (step < 3 ? 1 : 2); i++) {
+            int64_t tokens[10];
+            for (int k = 0; k < 10; k++) tokens[k] = (step * 7 + k * k) % 11;
+            tern_tensor *x = tern_tensor_from(w.scope, tokens, TERN_I64, 2, (int64_t[]){2, 5});
+            tern_backward(w.scope, tern_language_model_loss(nets[i], w.scope, x, NULL, NULL));
+            tern_optim_step(optims[i], w.scope);
+            assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
+        }
+    }
+    for (int i = 0; i < tern_state_count(nets[0]); i++) {
+        const tern__view *one = &tern_state_get(nets[0], i).tensor->view,
+                         *two = &tern_state_get(nets[1], i).tensor->view;
+        assert_memory_equal(one->data, two->data, tern__view_bytes(one));
+    }
+    tern_object_free(model);
+    tern_object_free(optim);
+    for (int i = 0; i < 2; i++) {
+        tern_optim_free(optims[i]);
+        tern_module_free(nets[i]);
+    }
+    close_world(&w);
+}
+
 /* Adds adapters, saves them, opens them beside another model, and merges them. Returns the first error's
  * code. */
 static int save_open_and_merge(const char *folder)
@@ -274,6 +397,9 @@ int main(void)
         cmocka_unit_test(a_frozen_weight_costs_no_product),
         cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &gpt2),
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &gpt2),
+        cmocka_unit_test(replicas_share_adapters),
+        cmocka_unit_test(opt_level_O2_trains_adapters),
+        cmocka_unit_test(a_run_is_resumed),
         cmocka_unit_test(files_and_merging_tell_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
