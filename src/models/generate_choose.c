@@ -145,22 +145,15 @@ TERN__SIMD static void drop_below(float *x, int64_t n, float least)
     for (int64_t i = 0; i < n; i++) x[i] = x[i] < least ? 0 : x[i];
 }
 
-/* Sets all weights but those of top-p to 0. Of equal ones the first are dropped: torch.sort leaves them in their
- * order, and transformers drops from the smallest on. */
+/* Sets all weights but those of top-p to 0. Of equal ones the first stay. */
 static void keep_top_p(float *weights, int64_t n, double top_p)
 {
     reach at = find_reach(weights, n, 0, top_p);
     float least = reach_value(&at);
-    double needed = ceil((top_p * at.all - at.above) / (double)least);
-    int64_t equal = 0;
-    for (int64_t i = 0; i < n; i++) equal += weights[i] == least;
-    int64_t dropped = equal - (int64_t)TERN__MAX(1, TERN__MIN(needed, (double)equal));
+    double kept = TERN__MAX(1, ceil((top_p * at.all - at.above) / (double)least));
     drop_below(weights, n, least);
-    for (int64_t i = 0; dropped > 0; i++) {
-        if (weights[i] != least) continue;
-        weights[i] = 0;
-        dropped--;
-    }
+    for (int64_t i = 0; i < n; i++)
+        if (weights[i] == least && --kept < 0) weights[i] = 0;
 }
 
 /* ---- the draw ---- */
