@@ -1,6 +1,6 @@
-/* test_generate.c - texts beside a plain loop without a cache; the choice of a token beside sorted probabilities,
- * drawn often enough for a chi-square test; the end of texts, errors, memory; generation_config.json.
- * tests/torch compares with transformers. */
+/* test_generate.c - texts beside a plain loop without a cache; the choice of a token beside sorted
+ * probabilities, drawn often enough for a chi-square test; the end of texts, errors, memory;
+ * generation_config.json. tests/torch compares with transformers. */
 #include "ledger.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -117,9 +117,9 @@ static void probabilities(const float *logits, int64_t n, const int32_t *history
     free(r);
 }
 
-/* Draws and compares the counts. Tokens of less than 5 expected draws are counted together. The sum of squares
- * is chi-square distributed with the cells - 1 degrees of freedom; six standard deviations above its mean it is
- * in less than one of a million tests. */
+/* Draws and compares the counts. Tokens of less than 5 expected draws are counted together. The sum of
+ * squares is chi-square distributed with the cells - 1 degrees of freedom; six standard deviations above its
+ * mean it is in less than one of a million tests. */
 static void check_draws(const float *logits, int64_t n, const int32_t *history, int64_t count,
                         const tern_generate_opts *opts, int64_t draws)
 {
