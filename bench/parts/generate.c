@@ -1,9 +1,9 @@
 /* generate.c - `bench_parts generate`: the time of a token of generation, compared with reading the weights.
  *
- * A token reads every weight once, except the tables of which it takes a row, and computes little: it cannot be
- * faster than its weights come from memory. So what is timed in turn is the generation of some tokens by a model
- * with random weights, and a sum over as many bytes by as many threads. Also timed is the choice of a token from
- * the logits. */
+ * A token reads every weight once, except the tables of which it takes a row, and computes little: it cannot
+ * be faster than its weights come from memory. So what is timed in turn is the generation of some tokens by a
+ * model with random weights, and a sum over as many bytes by as many threads. Also timed is the choice of a
+ * token from the logits. */
 #include "parts.h"
 
 #include "base/simd.h"

@@ -1,6 +1,6 @@
-/* chat.c - the messages of a conversation as JSON, and the template that Jinja renders. There is no library for
- * Jinja in C that is kept well, so Python's own does it: a child process gets template and messages as JSON on
- * its standard input, and answers with JSON. */
+/* chat.c - the messages of a conversation as JSON, and the template that Jinja renders. There is no library
+ * for Jinja in C that is kept well, so Python's own does it: a child process gets template and messages as
+ * JSON on its standard input, and answers with JSON. */
 #include "chat.h"
 
 #include "base/file.h"
@@ -66,7 +66,8 @@ static const char script[] =
 
 /* ---- the child ---- */
 
-/* Returns the child, whose standard input and output is the other end of *line; -1: it could not be started. */
+/* Returns the child, whose standard input and output is the other end of *line; -1: it could not be
+ * started. */
 static pid_t child_start(const char *python, int *line, tern_error *err)
 {
     char isolated[] = "-I", command[] = "-c";
@@ -89,7 +90,8 @@ static pid_t child_start(const char *python, int *line, tern_error *err)
     return pid;
 }
 
-/* Sends the request and reads the answer up to its end. A child that does not read has failed, and says so. */
+/* Sends the request and reads the answer up to its end. A child that does not read has failed, and says
+ * so. */
 static int child_ask(int line, const char *request, tern_text *answer, tern_error *err)
 {
     for (size_t sent = 0, bytes = strlen(request); sent < bytes;) {

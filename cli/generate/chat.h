@@ -15,8 +15,9 @@ void tern__chat_free(tern__chat *chat);
 /* Appends a message of "user" or "assistant". E_MEMORY. */
 int tern__chat_add(tern__chat *chat, const char *role, const char *content, tern_error *err);
 /* Writes the prompt after which the assistant's next message follows. transformers'
- * tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False). E_UNSUPPORTED: no Python
- * with Jinja2; E_FORMAT: what the template says against the conversation, or is wrong with it; E_SYSTEM. */
+ * tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False). E_UNSUPPORTED: no
+ * Python with Jinja2; E_FORMAT: what the template says against the conversation, or is wrong with it;
+ * E_SYSTEM. */
 int tern__chat_prompt(const tern__chat *chat, tern_text *prompt, tern_error *err);
 
 #endif

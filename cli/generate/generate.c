@@ -1,5 +1,5 @@
-/* generate.c - `tern generate`: continues a prompt, or each of several, with a model of a Hugging Face folder,
- * and prints the text as it comes. */
+/* generate.c - `tern generate`: continues a prompt, or each of several, with a model of a Hugging Face
+ * folder, and prints the text as it comes. */
 #include "chat.h"
 #include "cli.h"
 #include "flags.h"

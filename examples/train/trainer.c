@@ -1,5 +1,6 @@
 /* trainer.c - the training loop of the training programs. */
 #include "trainer.h"
+#include "banner.h"
 #include "figure.h"
 #include "run_dir.h"
 
@@ -372,77 +373,6 @@ static void close_all(trainer *t)
     tern_sampler_free(t->train_order);
     if (t->test_set != t->task->test) tern_dataset_free(t->test_set);
     if (t->train_set != t->task->train) tern_dataset_free(t->train_set);
-}
-
-/* ---- the banner ---- */
-
-/* Returns the rate that the schedules multiply; after resuming, that of the checkpoint. */
-static double base_rate(const trainer *t)
-{
-    const tern_schedule *schedule = t->schedule ? t->schedule : t->warm_up;
-    double rate = tern_optim_lr_get(t->optim, 0);
-    if (!schedule) return rate;
-    tern_object *state = tern_schedule_state_dict(schedule, NULL);
-    tern_object_to_float(tern_object_at(tern_object_get(state, "base_lrs"), 0), &rate, NULL);
-    tern_object_free(state);
-    return rate;
-}
-
-static void print_rate(const trainer *t)
-{
-    const flags *f = t->flags;
-    double rate = base_rate(t);
-    const char *after = f->milestones.count == 1 ? ", lowered after epoch " : ", lowered after epochs ";
-    say(t, "  rate       %g", rate);
-    if (f->lr_given && f->lr != rate) say(t, " (--lr %g ignored: the checkpoint has %g)", f->lr, rate);
-    if (f->warm_up > 0) say(t, ", rising for %g epoch%s", f->warm_up, f->warm_up == 1 ? "" : "s");
-    if (f->schedule == FLAGS_COSINE)
-        say(t, ", falling to %g", f->min_lr);
-    else
-        for (int i = 0; i < f->milestones.count; i++)
-            say(t, "%s%lld", i ? ", " : after, (long long)f->milestones.items[i]);
-    say(t, "\n");
-}
-
-/* Ends the line of the ranks. */
-static void print_oversubscribed(const trainer *t, int threads)
-{
-    int sharers, cores = tern_device_cores(&sharers);
-    bool takes_turns = sharers * threads > cores && !strncmp(tern_device_name(t->device), "cpu", 3);
-    if (takes_turns) say(t, "; oversubscribed: they take turns on %d core%s", cores, cores == 1 ? "" : "s");
-    say(t, "\n");
-}
-
-static bool has_convolutions(const tern_module *net)
-{
-    for (int i = 0; i < tern_state_count(net); i++)
-        if (tern_tensor_ndim(tern_state_get(net, i).tensor) > 2) return true;
-    return false;
-}
-
-static void print_banner(const trainer *t)
-{
-    const flags *f = t->flags;
-    const task *k = t->task;
-    int ranks = tern_group_size(t->world), threads = tern_device_threads_get(t->device);
-    say(t, "tern %s, %s\n", tern_version(), f->program);
-    say(t, "  model      %s, %lld parameters\n", k->model, (long long)tern_module_element_count(k->net));
-    say(t, "  data       %s, %lld + %lld samples\n", k->data, (long long)t->train_set->length,
-        (long long)(t->test_set ? t->test_set->length : 0));
-    say(t, "  ranks      %d x %d thread%s, %s, %s", ranks, threads, threads == 1 ? "" : "s",
-        tern_group_backend(t->world), tern_device_name(t->device));
-    print_oversubscribed(t, threads);
-    say(t, "  batch      %lld x %d", (long long)f->batch, ranks);
-    if (f->accumulate > 1) say(t, " x %lld", (long long)f->accumulate);
-    say(t, " = %lld, %lld steps per epoch\n", (long long)(f->batch * ranks * f->accumulate),
-        (long long)steps_per_epoch(t));
-    print_rate(t);
-    say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
-        f->sync_bn ? ", synchronised batch norm" : "");
-    say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
-    if (has_convolutions(k->net))
-        say(t, "  start      the first step takes seconds longer: it measures and keeps the fastest "
-               "convolutions\n");
 }
 
 void trainer_name_package(tern_error *err, const char *package)
@@ -851,7 +781,7 @@ void trainer_run(trainer *t, const task *k, tern_error *err)
     t->history.main_group = k->main_group;
     open_all(t, err);
     if (!err->code) {
-        print_banner(t);
+        if (t->first) banner_print(t, steps_per_epoch(t));
         run_epochs(t, err);
     }
     close_all(t);

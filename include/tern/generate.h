@@ -26,12 +26,12 @@ typedef bool (*tern_generate_fn)(void *context, int32_t id);
 typedef struct tern_generate_opts {
     size_t size;
     int64_t max_new_tokens;    /* default 20                                                              */
-    int64_t max_length;        /* not 0: in place of max_new_tokens, tokens of the whole text; default 0  */
+    int64_t max_length;        /* not 0: in place of max_new_tokens, tokens with the prompt's; default 0  */
     bool do_sample;            /* draw each token at random; default false: the most probable one         */
     double temperature;        /* logits are divided by it before they are drawn from; > 0; default 1     */
     int64_t top_k;             /* draw from so many most probable tokens; 0: from all; default 50         */
     double top_p;              /* draw from the fewest most probable tokens whose probabilities add up to
-                                * at least this, in (0, 1]; default 1                                     */
+                                * at least this, in (0, 1]; of equal ones the first; default 1            */
     double repetition_penalty; /* tokens that are there have their logits divided by it where positive and
                                 * multiplied where negative (Keskar et al. 2019); > 0; default 1          */
     const int32_t *eos_ids;    /* a text ends after one of these tokens; default none                     */
@@ -50,13 +50,15 @@ TERN_API tern_generate_opts tern_generate_defaults(void);
  * greedy ids are the same.
  *
  * E_INVALID: not a language model, an empty prompt, pointers; E_RANGE: options, an id that the model's
- * vocabulary does not have (with its place), a prompt longer than the longest context; E_STATE: the scope has
- * work; E_FORMAT: logits that are not finite; E_MEMORY. After an error `ids` has the tokens so far. */
+ * vocabulary does not have (with its place), a prompt longer than the longest context, or not shorter than
+ * max_length; E_STATE: the scope has work; E_FORMAT: a logit is NaN or infinity, or all are -infinity;
+ * E_MEMORY. After an error `ids` has the tokens so far. */
 TERN_API int tern_generate(tern_module *model, tern_scope *scope, tern_token_ids *ids,
                            const tern_generate_opts *opts, tern_error *err);
 
 /* Chooses the token after `history`, of `count` ids, from the logits of all tokens, as tern_generate does.
- * Overwrites `logits`. E_RANGE, E_FORMAT, as above. */
+ * Overwrites `logits`, of which some may be -infinity. Without an rng, each call draws the first number of
+ * seed 0. E_RANGE, E_FORMAT, as above; E_INVALID: pointers; E_MEMORY. */
 TERN_API int tern_generate_choose(float *logits, int64_t vocabulary, const int32_t *history, int64_t count,
                                   const tern_generate_opts *opts, int32_t *id, tern_error *err);
 
@@ -68,7 +70,8 @@ typedef struct tern_generation_config {
 } tern_generation_config;
 /* Reads generation_config.json and config.json of a folder; a file that is missing sets nothing. E_IO;
  * E_FORMAT: a file is damaged, or a field is of another kind; E_RANGE; E_UNSUPPORTED: a field asks for
- * something else that changes the text, such as num_beams 4; it is named. GenerationConfig.from_pretrained. */
+ * something else that changes the text, such as num_beams 4; it is named. transformers'
+ * GenerationConfig.from_pretrained. */
 TERN_API int tern_generation_config_open(const char *folder, tern_generation_config *config, tern_error *err);
 TERN_API void tern_generation_config_free(tern_generation_config *config);
 

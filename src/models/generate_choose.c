@@ -1,10 +1,10 @@
-/* generate_choose.c - chooses a token from logits: the repetition penalty, the temperature, top-k and top-p in
- * the order of transformers' logits processors, and a draw.
+/* generate_choose.c - chooses a token from logits: the repetition penalty, the temperature, top-k and top-p
+ * in the order of transformers' logits processors, and a draw.
  *
  * Nothing is sorted. Top-k asks for the largest number that k logits reach, and top-p for the largest weight
- * such that it and those above it are at least p of the sum of all. Both are found by the bits of the numbers,
- * eleven at a time from the highest on: the mass of all numbers with the same bits is added up, and the search
- * goes on among those in whose sum the wanted mass is reached. */
+ * such that it and those above it are at least p of the sum of all. Both are found by the bits of the
+ * numbers, eleven at a time from the highest on: the mass of all numbers with the same bits is added up, and
+ * the search goes on among those in whose sum the wanted mass is reached. */
 #include "models/generate.h"
 #include "kernels/cpu/exps.h"
 
@@ -72,9 +72,9 @@ static float reach_value(const reach *r)
     return key_value((int32_t)(r->key ^ (uint32_t)1 << 31));
 }
 
-/* Finds the largest number that together with the larger ones has at least the mass `count`, or the part `part`
- * of all mass if that is not 0. The mass of a number is 1 in the first case, and the number itself in the
- * second. */
+/* Finds the largest number that together with the larger ones has at least the mass `count`, or the part
+ * `part` of all mass if that is not 0. The mass of a number is 1 in the first case, and the number itself in
+ * the second. */
 static reach find_reach(const float *x, int64_t n, double count, double part)
 {
     reach found = {0, 0, 0};
@@ -126,7 +126,8 @@ TERN__SIMD static void divide(float *x, int64_t n, float divisor)
 }
 
 /* Replaces logits by exp(logit - top), and those below `least` by 0. Blocks of one size make equal weights of
- * equal logits: the rest of a loop over vectors would be computed by another function, which rounds otherwise. */
+ * equal logits: the rest of a loop over vectors would be computed by another function, which rounds
+ * otherwise. */
 TERN__SIMD static void weigh(float *x, int64_t n, float top, float least)
 {
     enum { BLOCK = 256 };
@@ -140,27 +141,26 @@ TERN__SIMD static void weigh(float *x, int64_t n, float top, float least)
     }
 }
 
-TERN__SIMD static void drop_below(float *x, int64_t n, float least)
+/* Sets weights below `least` to 0, and returns how many are as large. */
+TERN__SIMD static int64_t drop_below(float *x, int64_t n, float least)
 {
-    for (int64_t i = 0; i < n; i++) x[i] = x[i] < least ? 0 : x[i];
+    int32_t equal = 0;
+    for (int64_t i = 0; i < n; i++) {
+        equal += x[i] == least;
+        x[i] = x[i] < least ? 0 : x[i];
+    }
+    return equal;
 }
 
-/* Sets all weights but those of top-p to 0. Of equal ones the first are dropped: torch.sort leaves them in their
- * order, and transformers drops from the smallest on. */
+/* Sets all weights but those of top-p to 0. Of equal ones the first stay. */
 static void keep_top_p(float *weights, int64_t n, double top_p)
 {
     reach at = find_reach(weights, n, 0, top_p);
     float least = reach_value(&at);
-    double needed = ceil((top_p * at.all - at.above) / (double)least);
-    int64_t equal = 0;
-    for (int64_t i = 0; i < n; i++) equal += weights[i] == least;
-    int64_t dropped = equal - (int64_t)TERN__MAX(1, TERN__MIN(needed, (double)equal));
-    drop_below(weights, n, least);
-    for (int64_t i = 0; dropped > 0; i++) {
-        if (weights[i] != least) continue;
-        weights[i] = 0;
-        dropped--;
-    }
+    double kept = TERN__MAX(1, ceil((top_p * at.all - at.above) / (double)least));
+    if ((double)drop_below(weights, n, least) <= kept) return;
+    for (int64_t i = 0; i < n; i++)
+        if (weights[i] == least && --kept < 0) weights[i] = 0;
 }
 
 /* ---- the draw ---- */

@@ -1,6 +1,6 @@
-/* generation_config.c - what a folder of Hugging Face says about generation: the fields of generation_config.json
- * that tern has, an error for those that it has not and that would change the text, and no word about those that
- * say how to compute it. */
+/* generation_config.c - what a folder of Hugging Face says about generation: the fields of
+ * generation_config.json that tern has, an error for those that it has not and that would change the text,
+ * and no word about those that say how to compute it. */
 #include "base/file.h"
 #include "models/config.h"
 #include "models/generate.h"

@@ -250,4 +250,4 @@ class Training(Folder):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

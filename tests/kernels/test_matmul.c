@@ -228,8 +228,8 @@ static tern__view quarters(tern_dtype dtype, int ndim, int64_t rows, int64_t col
     return v;
 }
 
-/* One product of few rows, with b by rows or by columns and y of two types, adds or not, has a bias and a ReLU or
- * not: the reference's bits with any number of threads. */
+/* One product of few rows, with b by rows or by columns and y of two types, adds or not, has a bias and a
+ * ReLU or not: the reference's bits with any number of threads. */
 static void few_rows_of(tern_dtype dtype, int64_t m, int64_t k, int64_t n, bool is_by_columns)
 {
     static const tern__matmul_attr relu = {.relu = 1};

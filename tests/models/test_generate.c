@@ -1,6 +1,6 @@
-/* test_generate.c - texts beside a plain loop without a cache; the choice of a token beside sorted probabilities,
- * drawn often enough for a chi-square test; the end of texts, errors, memory; generation_config.json.
- * tests/torch compares with transformers. */
+/* test_generate.c - texts beside a plain loop without a cache; the choice of a token beside sorted
+ * probabilities, drawn often enough for a chi-square test; the end of texts, errors, memory;
+ * generation_config.json. tests/torch compares with transformers. */
 #include "ledger.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -81,12 +81,12 @@ typedef struct ranked {
     int64_t id;
 } ranked;
 
-/* Ascending, and equal ones by their ids. */
+/* Ascending, and equal ones from the last id on. */
 static int compare_ranked(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
     if (x->logit != y->logit) return x->logit < y->logit ? -1 : 1;
-    return x->id < y->id ? -1 : 1;
+    return x->id > y->id ? -1 : 1;
 }
 
 /* Fills p with the probabilities of all tokens, by sorting. */
@@ -117,9 +117,9 @@ static void probabilities(const float *logits, int64_t n, const int32_t *history
     free(r);
 }
 
-/* Draws and compares the counts. Tokens of less than 5 expected draws are counted together. The sum of squares
- * is chi-square distributed with the cells - 1 degrees of freedom; six standard deviations above its mean it is
- * in less than one of a million tests. */
+/* Draws and compares the counts. Tokens of less than 5 expected draws are counted together. The sum of
+ * squares is chi-square distributed with the cells - 1 degrees of freedom; six standard deviations above its
+ * mean it is in less than one of a million tests. */
 static void check_draws(const float *logits, int64_t n, const int32_t *history, int64_t count,
                         const tern_generate_opts *opts, int64_t draws)
 {
@@ -181,7 +181,7 @@ static void draws_have_the_exact_probabilities(void **state)
     tern_rng_free(rng);
 }
 
-/* One of a thousand equal tokens, of which top_p keeps the last; tokens beyond a set of the penalty. */
+/* Equal tokens, of which top_p keeps the first; tokens beyond a set of the penalty. */
 static void many_tokens(void **state)
 {
     (void)state;
@@ -195,7 +195,7 @@ static void many_tokens(void **state)
     opts.top_p = 0.25;
     for (int i = 0; i < 50; i++) {
         int32_t id = choose(logits, N, NULL, 0, &opts);
-        assert_true(id >= N - N / 4);
+        assert_true(id < N / 4);
         opts.top_k = i % 2 ? 0 : 17; /* equal ones are all among the top 17 */
     }
     opts = tern_generate_defaults();

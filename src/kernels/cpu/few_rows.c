@@ -1,8 +1,8 @@
 /* few_rows.c - a matrix product of up to four rows, such as the one of each step of generation. It takes as
- * long as reading b does, so b is read once, in its own type, and each thread reads a stretch of memory: some of
- * the columns where these are contiguous. Where rows are, it takes some of the depth: the products are cut into
- * eight parts of the depth, always the same ones, whose sums are added in their order. So no bit depends on the
- * number of threads. few_rows_sums.c has the loops. */
+ * long as reading b does, so b is read once, in its own type, and each thread reads a stretch of memory: some
+ * of the columns where these are contiguous. Where rows are, it takes some of the depth: the products are cut
+ * into eight parts of the depth, always the same ones, whose sums are added in their order. So no bit depends
+ * on the number of threads. few_rows_sums.c has the loops. */
 #include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"

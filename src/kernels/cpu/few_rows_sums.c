@@ -1,7 +1,7 @@
-/* few_rows_sums.c - the sums of a product of a few rows. They read b once, as fast as memory gives it: as many of
- * its columns as a vector has lanes together, where these are its lines; where rows are, eight, whose products
- * are added to sums that stay in the first-level cache. The next ones are asked for meanwhile, because the
- * processor does not foresee so many lines. A second row of a finds b in a near cache. */
+/* few_rows_sums.c - the sums of a product of a few rows. They read b once, as fast as memory gives it: as
+ * many of its columns as a vector has lanes together, where these are its lines; where rows are, eight, whose
+ * products are added to sums that stay in the first-level cache. The next ones are asked for meanwhile,
+ * because the processor does not foresee so many lines. A second row of a finds b in a near cache. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/few_rows.h"
