@@ -7,12 +7,9 @@ import sys
 import tempfile
 import time
 
-ROUNDS, THREADS = int((sys.argv[1:] or [3])[0]), int((sys.argv[2:] or [len(os.sched_getaffinity(0))])[0])
-os.environ["RAYON_NUM_THREADS"] = str(THREADS)  # of `tokenizers`, which reads it when it first encodes
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
-
-from test_tokenizer_newest import LIB, LLAMA3, EncodeOpts, Ids, Ours, documents  # noqa: E402
+from test_tokenizer_newest import LIB, LLAMA3, EncodeOpts, Ids, Ours, documents
 
 VOCABULARY = 32000
 
@@ -28,6 +25,7 @@ def corpus():
 
 
 def byte_level(splits):
+    """GPT-2's kind, after other pre_tokenizers."""
     tokenizer = Tokenizer(models.BPE())
     own = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, own]) if splits else own
@@ -64,12 +62,12 @@ def trained(kind, texts):
 
 
 class Tern:
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer, threads):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "tokenizer.json")
             tokenizer.save(path)
             self.ours = Ours("tern_tokenizer_open", path.encode())
-        self.opts = EncodeOpts(ctypes.sizeof(EncodeOpts), True, False, THREADS)
+        self.opts = EncodeOpts(ctypes.sizeof(EncodeOpts), True, False, threads)
 
     def encode(self, texts):
         """Returns the seconds, and the ids."""
@@ -95,9 +93,9 @@ class Tokenizers:
         return seconds, [encoding.ids for encoding in encodings]
 
 
-def measure(tokenizer, texts, rounds):
+def measure(tokenizer, texts, rounds, threads):
     """Returns {way: [MB per second]}. The first round is not counted."""
-    ways = {"tern": Tern(tokenizer), "encode_batch": Tokenizers(tokenizer, "encode_batch"), "encode_batch_fast": Tokenizers(tokenizer, "encode_batch_fast")}
+    ways = {"tern": Tern(tokenizer, threads), "encode_batch": Tokenizers(tokenizer, "encode_batch"), "encode_batch_fast": Tokenizers(tokenizer, "encode_batch_fast")}
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     rates = {way: [] for way in ways}
     for number in range(rounds + 1):
@@ -113,20 +111,23 @@ def measure(tokenizer, texts, rounds):
 
 
 def row(kind, rates):
+    """A line of the table; the ratio is that of the medians to the faster of the others."""
     spans = [f"{min(of):.3g} to {max(of):.3g}" for of in rates.values()]
     ours, *theirs = (statistics.median(of) for of in rates.values())
     return f"| {kind} | {' | '.join(spans)} | {ours / max(theirs):.1f} |"
 
 
-def main():
+def main(rounds, threads):
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # of `tokenizers`, which reads it when it first encodes
     texts = corpus()
-    print(f"{sum(len(text.encode()) for text in texts) / 1e6:.1f} MB in {len(texts)} texts, vocabularies of {VOCABULARY}, {THREADS} threads, {ROUNDS} rounds; MB/s\n")
+    print(f"{sum(len(text.encode()) for text in texts) / 1e6:.1f} MB in {len(texts)} texts, vocabularies of {VOCABULARY}, {threads} threads, {rounds} rounds; MB/s\n")
     print("| | tern | `encode_batch` | `encode_batch_fast` | ratio |\n|---|---|---|---|---|")
     for kind in KINDS:
         tokenizer = trained(kind, texts)
-        print(row(kind, measure(tokenizer, texts, ROUNDS)), flush=True)
-        print(row(f"{kind}, one document", measure(tokenizer, ["\n".join(texts)], ROUNDS)), flush=True)
+        print(row(kind, measure(tokenizer, texts, rounds, threads)), flush=True)
+        if tokenizer.pre_tokenizer:
+            print(row(f"{kind}, one document", measure(tokenizer, ["\n".join(texts)], rounds, threads)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(int((sys.argv[1:] or [3])[0]), int((sys.argv[2:] or [len(os.sched_getaffinity(0))])[0]))

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares tern with Hugging Face's `tokenizers` at encoding texts, on some threads, in turn for some rounds: documentation and programs of
-# this tree and random Unicode, with vocabularies of 32000 tokens that are trained first; once as many texts, once as a single one. Checks
+# this tree and random Unicode, with vocabularies of 32000 tokens that are trained first; as many texts, and as one where it has words. Checks
 # that the ids are the same. Prints MB per second, the lowest and the highest, and the ratio of the medians as Markdown. 3 rounds take about
 # two minutes.
 #
