@@ -83,8 +83,9 @@ TERN_API tern_encode_opts tern_encode_defaults(void);
  * text, or a character has no token and the model has no unk_token. tokenizers.Tokenizer.encode(..).ids. */
 TERN_API int tern_tokenizer_encode(const tern_tokenizer *tokenizer, const char *text, size_t bytes,
                                    const tern_encode_opts *opts, tern_token_ids *ids, tern_error *err);
-/* The same for `count` texts, on several threads; text i has bytes[i] bytes and gives ids[i]. The error is
- * that of one of the texts. tokenizers.Tokenizer.encode_batch. */
+/* The same for `count` texts, on several threads; text i has bytes[i] bytes and gives ids[i]. Long texts
+ * are cut where this changes no id (docs/text.md). The error is that of one of the texts.
+ * tokenizers.Tokenizer.encode_batch. */
 TERN_API int tern_tokenizer_encode_batch(const tern_tokenizer *tokenizer, const char *const *texts,
                                          const size_t *bytes, int64_t count, const tern_encode_opts *opts,
                                          tern_token_ids *ids, tern_error *err);

@@ -160,13 +160,6 @@ static void add_merges(const vocabulary *v)
 
 /* ---- gpt2: which expression splits a text ---- */
 
-#define LLAMA3_WORDS                                                                                         \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"  \
-    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define QWEN2_WORDS                                                                                          \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"       \
-    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
 /* What llama.cpp calls a pre_tokenizer, as splits_describe writes it. */
 static const struct {
     const char *name, *splits;
@@ -174,9 +167,9 @@ static const struct {
 } pre_tokenizers[] = {
     {"gpt-2", "ByteLevel with its expression", false},
     {"smollm", "single Digits, ByteLevel with its expression", false},
-    {"llama-bpe", "Split " LLAMA3_WORDS ", ByteLevel", true},
-    {"smaug-bpe", "Split " LLAMA3_WORDS ", ByteLevel", false},
-    {"qwen2", "Split " QWEN2_WORDS ", ByteLevel", false},
+    {"llama-bpe", "Split " TERN__LLAMA3_WORDS ", ByteLevel", true},
+    {"smaug-bpe", "Split " TERN__LLAMA3_WORDS ", ByteLevel", false},
+    {"qwen2", "Split " TERN__QWEN2_WORDS ", ByteLevel", false},
 };
 
 static void splits_describe(const vocabulary *v, const cJSON *part, tern_text *text)

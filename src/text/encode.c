@@ -109,21 +109,33 @@ static int encode_around(tern__encoding *e, const tern_token_ids *around, bool w
     return TERN_OK;
 }
 
-static int encode_text(tern__encoding *e, const char *text, size_t bytes, const tern_encode_opts *opts)
+/* A text, or a part of it. */
+typedef struct piece {
+    const char *text;
+    size_t bytes;
+    bool is_first, is_last; /* of its text */
+    tern_token_ids *ids;
+} piece;
+
+static int encode_piece(tern__encoding *e, const piece *p, const tern_encode_opts *opts)
 {
     const tern_tokenizer *t = e->tokenizer;
+    const char *text = p->text;
+    size_t bytes = p->bytes;
     if (bytes && tern__utf8_check(text, bytes) >= 0) {
         e->repaired.bytes = 0;
         if (tern__text_add_repaired(&e->repaired, text, bytes, e->func, e->err)) return TERN_E_MEMORY;
         text = e->repaired.text;
         bytes = e->repaired.bytes;
     }
+    e->ids = p->ids;
     e->ids->count = 0;
     e->special_is_text = opts->encode_special_tokens;
-    int status = encode_around(e, &t->before, opts->add_special_tokens);
+    int status = encode_around(e, &t->before, opts->add_special_tokens && p->is_first);
     if (!status && bytes)
-        status = tern__added_split(e, &t->raw, e->special_is_text, text, bytes, encode_normalized, true);
-    if (!status) status = encode_around(e, &t->after, opts->add_special_tokens);
+        status =
+            tern__added_split(e, &t->raw, e->special_is_text, text, bytes, encode_normalized, p->is_first);
+    if (!status) status = encode_around(e, &t->after, opts->add_special_tokens && p->is_last);
     return status;
 }
 
@@ -139,8 +151,7 @@ int tern_tokenizer_encode(const tern_tokenizer *tokenizer, const char *text, siz
     int status = tern__opts_read(&own, sizeof(own), opts, FUNC, &why);
     tern__encoding *e = status ? NULL : tern__encoding_open(tokenizer, FUNC, &why);
     if (e) {
-        e->ids = ids;
-        encode_text(e, text, bytes, &own);
+        encode_piece(e, &(piece){text, bytes, true, true, ids}, &own);
         tern__encoding_close(e);
     }
     if (!why.code) return TERN_OK;
@@ -149,30 +160,88 @@ int tern_tokenizer_encode(const tern_tokenizer *tokenizer, const char *text, siz
 
 /* ---- many texts ---- */
 
+/* A long text is cut into parts where its words surely end, if the tokenizer has such places, so that one
+ * text has work for all threads. Each part gets ids of its own, which are put together at the end. */
 typedef struct batch {
     const tern_tokenizer *tokenizer;
-    const char *const *texts;
-    const size_t *bytes;
-    int64_t count;
+    piece *pieces;
+    size_t count, room;
     tern_encode_opts opts;
-    tern_token_ids *ids;
-    _Atomic(int64_t) next;
+    _Atomic(size_t) next;
     atomic_bool failed;
     pthread_mutex_t lock;
     tern_error err; /* the first one, under the lock */
 } batch;
 
-/* Encodes texts until none is left. Each thread takes the next one, since their lengths differ. */
+static int batch_add(batch *b, piece p, tern_error *err)
+{
+    if (tern__array_reserve(&b->pieces, &b->room, b->count + 1, sizeof(*b->pieces), FUNC_BATCH, err))
+        return TERN_E_MEMORY;
+    b->pieces[b->count++] = p;
+    return TERN_OK;
+}
+
+/* Adds a text; its first part has its ids, and the others make theirs. */
+static int batch_add_text(batch *b, const char *text, size_t bytes, tern_token_ids *ids, tern_error *err)
+{
+    size_t begin = 0, end = bytes;
+    size_t most = b->opts.threads == 1 ? SIZE_MAX : b->tokenizer->part_bytes;
+    do {
+        if (bytes - begin > most) end = tern__split_place(text, bytes, begin + most);
+        piece p = {text ? text + begin : NULL, end - begin, !begin, end == bytes, ids};
+        if (begin) p.ids = tern__alloc(sizeof(*p.ids), FUNC_BATCH, err);
+        if (!p.ids || batch_add(b, p, err)) {
+            if (begin) tern__free(p.ids);
+            return TERN_E_MEMORY;
+        }
+        begin = end;
+        end = bytes;
+    } while (begin < bytes);
+    return TERN_OK;
+}
+
+/* Appends the ids of the parts of each text to those of its first one. */
+static int batch_join(batch *b, tern_error *err)
+{
+    tern_token_ids *whole = NULL;
+    for (size_t i = 0, last = 0; i < b->count; i++) {
+        const piece *p = &b->pieces[i];
+        if (p->is_first) {
+            whole = p->ids;
+            int64_t count = whole->count;
+            for (last = i; !b->pieces[last].is_last; last++) count += b->pieces[last + 1].ids->count;
+            size_t room = (size_t)whole->room;
+            if (tern__array_reserve(&whole->ids, &room, (size_t)count, sizeof(*whole->ids), FUNC_BATCH, err))
+                return TERN_E_MEMORY;
+            whole->room = (int64_t)room;
+        } else if (p->ids->count) {
+            memcpy(whole->ids + whole->count, p->ids->ids, (size_t)p->ids->count * sizeof(*whole->ids));
+            whole->count += p->ids->count;
+        }
+    }
+    return TERN_OK;
+}
+
+static void batch_free(batch *b)
+{
+    for (size_t i = 0; i < b->count; i++) {
+        if (b->pieces[i].is_first) continue;
+        tern_token_ids_free(b->pieces[i].ids);
+        tern__free(b->pieces[i].ids);
+    }
+    tern__free(b->pieces);
+}
+
+/* Encodes pieces until none is left. Each thread takes the next one, since their lengths differ. */
 static void *batch_work(void *arg)
 {
     batch *b = arg;
     tern_error err = {0};
     tern__encoding *e = tern__encoding_open(b->tokenizer, FUNC_BATCH, &err);
     while (e && !err.code && !atomic_load(&b->failed)) {
-        int64_t i = atomic_fetch_add(&b->next, 1);
+        size_t i = atomic_fetch_add(&b->next, 1);
         if (i >= b->count) break;
-        e->ids = &b->ids[i];
-        encode_text(e, b->texts[i], b->bytes[i], &b->opts);
+        encode_piece(e, &b->pieces[i], &b->opts);
     }
     if (e) tern__encoding_close(e);
     if (!err.code) return NULL;
@@ -183,11 +252,11 @@ static void *batch_work(void *arg)
     return NULL;
 }
 
-static int batch_threads(const tern_encode_opts *opts, int64_t count)
+static int batch_threads(const tern_encode_opts *opts, size_t count)
 {
     cpu_set_t cores;
     int threads = opts->threads ? opts->threads : tern__cores_get(&cores) == 0 ? CPU_COUNT(&cores) : 1;
-    return (int)TERN__MIN((int64_t)TERN__MIN(threads, THREADS_MOST), TERN__MAX(count, 1));
+    return (int)TERN__MIN((size_t)TERN__MIN(threads, THREADS_MOST), TERN__MAX(count, 1));
 }
 
 /* The calling thread is one of the threads. If another one cannot be started, the rest do its work. */
@@ -204,12 +273,7 @@ int tern_tokenizer_encode_batch(const tern_tokenizer *tokenizer, const char *con
                                 const size_t *bytes, int64_t count, const tern_encode_opts *opts,
                                 tern_token_ids *ids, tern_error *err)
 {
-    batch b = {.tokenizer = tokenizer,
-               .texts = texts,
-               .bytes = bytes,
-               .count = count,
-               .opts = tern_encode_defaults(),
-               .ids = ids};
+    batch b = {.tokenizer = tokenizer, .opts = tern_encode_defaults()};
     if (tern__is_set(err)) return err->code;
     if (tern__need(tokenizer, "tokenizer", FUNC_BATCH, err)) return TERN_E_INVALID;
     if (tern__opts_read(&b.opts, sizeof(b.opts), opts, FUNC_BATCH, err)) return TERN_E_INVALID;
@@ -221,9 +285,16 @@ int tern_tokenizer_encode_batch(const tern_tokenizer *tokenizer, const char *con
         return TERN_E_INVALID;
     for (int64_t i = 0; i < count; i++)
         if (bytes[i] && tern__need(texts[i], "text", FUNC_BATCH, err)) return TERN_E_INVALID;
-    pthread_mutex_init(&b.lock, NULL);
-    batch_encode(&b);
-    pthread_mutex_destroy(&b.lock);
+    int status = TERN_OK;
+    for (int64_t i = 0; i < count && !status; i++)
+        status = batch_add_text(&b, texts[i], bytes[i], &ids[i], &b.err);
+    if (!status) {
+        pthread_mutex_init(&b.lock, NULL);
+        batch_encode(&b);
+        pthread_mutex_destroy(&b.lock);
+        if (!b.err.code) batch_join(&b, &b.err);
+    }
+    batch_free(&b);
     if (!b.err.code) return TERN_OK;
     return tern__error_set(err, FUNC_BATCH, b.err.code, "%s", b.err.text);
 }

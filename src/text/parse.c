@@ -136,6 +136,8 @@ int tern__post_parse(tern_tokenizer *t, const cJSON *part, const char *path, con
 
 /* ---- the file ---- */
 
+enum { PART_BYTES = 1 << 18 };
+
 static int all_fill(tern_tokenizer *t, const char *path, const char *func, tern_error *err)
 {
     for (int64_t i = 0; i < t->model.size; i++) {
@@ -180,6 +182,7 @@ static int parts_parse(tern_tokenizer *t, const cJSON *root, const char *path, c
     if (!status) status = ids_check(t, &t->before, path, func, err);
     if (!status) status = ids_check(t, &t->after, path, func, err);
     if (!status) status = tern__decoder_make(t, func, err);
+    t->part_bytes = tern__split_may_cut(t) ? PART_BYTES : SIZE_MAX;
     return status;
 }
 

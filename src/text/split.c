@@ -39,13 +39,42 @@ static tern__split *split_add(tern_tokenizer *t, tern__split_kind kind, const ch
     return made;
 }
 
+/* What is known of expressions in files: words of letters end before a blank, and nothing that matches has a
+ * letter of ASCII before a blank in it, or looks back. */
+static const struct {
+    const char *pattern;
+    tern__split_cut cut;
+} known[] = {
+    {TERN__LLAMA3_WORDS, TERN__CUT_SURE},
+    {TERN__QWEN2_WORDS, TERN__CUT_SURE},
+    {tern__gpt2_words, TERN__CUT_SURE},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+     "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+     TERN__CUT_SURE}, /* DeepSeek's, with the next two */
+    {"\\p{N}{1,3}", TERN__CUT_PASSED},
+    {"[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+", TERN__CUT_PASSED},
+    {"\\p{N}", TERN__CUT_PASSED},
+};
+
+static tern__split_cut pattern_cut(const cJSON *part, tern__split_behavior behavior, bool invert)
+{
+    const char *pattern = tern__part_string(cJSON_GetObjectItemCaseSensitive(part, "pattern"), "Regex");
+    bool is_plain = invert ? behavior == TERN__SPLIT_REMOVED : behavior == TERN__SPLIT_ISOLATED;
+    for (size_t i = 0; i < TERN__COUNT(known) && pattern && is_plain; i++)
+        if (!strcmp(pattern, known[i].pattern) && (!invert || known[i].cut == TERN__CUT_SURE))
+            return known[i].cut;
+    return TERN__CUT_UNKNOWN;
+}
+
+/* `cut` is that of expressions for single characters and runs of them. */
 static int split_add_regex(tern_tokenizer *t, const char *pattern, tern__split_behavior behavior, bool invert,
-                           const char *path, const char *func, tern_error *err)
+                           tern__split_cut cut, const char *path, const char *func, tern_error *err)
 {
     tern__split *made = split_add(t, TERN__SPLIT_REGEX, path, func, err);
     if (!made) return TERN_E_MEMORY;
     made->behavior = behavior;
     made->invert = invert;
+    made->cut = cut;
     made->regex = tern__regex_new(pattern, strlen(pattern), path, func, err);
     return made->regex ? TERN_OK : TERN_E_FORMAT;
 }
@@ -75,7 +104,9 @@ static int byte_level_parse(tern_tokenizer *t, const cJSON *part, const char *pa
         tern__part_bool(part, "add_prefix_space", true) ? TERN__PREPEND_ALWAYS : TERN__PREPEND_NEVER;
     if (tern__text_add(&made->replacement, " ", 1, func, err)) return TERN_E_MEMORY;
     made->behavior = TERN__SPLIT_ISOLATED;
+    made->cut = TERN__CUT_PASSED;
     if (!tern__part_bool(part, "use_regex", true)) return TERN_OK;
+    made->cut = TERN__CUT_SURE;
     made->regex = tern__regex_new(tern__gpt2_words, strlen(tern__gpt2_words), path, func, err);
     return made->regex ? TERN_OK : TERN_E_FORMAT;
 }
@@ -97,6 +128,7 @@ static int metaspace_parse(tern_tokenizer *t, const cJSON *part, const char *pat
     made->behavior = TERN__SPLIT_MERGED_WITH_NEXT;
     if (tern__text_add(&made->replacement, mark, strlen(mark), func, err)) return TERN_E_MEMORY;
     if (!tern__part_bool(part, "split", true)) return TERN_OK;
+    if (*mark && tern__next_char(mark, strlen(mark), 0) == strlen(mark)) made->cut = TERN__CUT_SURE;
     made->regex = tern__regex_new_text(mark, strlen(mark), path, func, err);
     return made->regex ? TERN_OK : TERN_E_FORMAT;
 }
@@ -108,6 +140,7 @@ static int split_parse_regex(tern_tokenizer *t, const cJSON *part, const char *p
     if (!made) return TERN_E_MEMORY;
     made->invert = tern__part_bool(part, "invert", false);
     if (behavior_parse(part, &made->behavior, path, func, err)) return TERN_E_FORMAT;
+    made->cut = pattern_cut(part, made->behavior, made->invert);
     return tern__pattern_parse(part, "pre_tokenizer", &made->regex, NULL, path, func, err);
 }
 
@@ -122,18 +155,19 @@ static int split_parse_one(tern_tokenizer *t, const cJSON *part, const char *pat
     if (!strcmp(type, "Digits")) {
         behavior =
             tern__part_bool(part, "individual_digits", false) ? TERN__SPLIT_ISOLATED : TERN__SPLIT_CONTIGUOUS;
-        return split_add_regex(t, "\\p{N}", behavior, false, path, func, err);
+        return split_add_regex(t, "\\p{N}", behavior, false, TERN__CUT_PASSED, path, func, err);
     }
     if (!strcmp(type, "Punctuation")) {
         if (behavior_parse(part, &behavior, path, func, err)) return TERN_E_FORMAT;
-        return split_add_regex(t, PUNCTUATION, behavior, false, path, func, err);
+        return split_add_regex(t, PUNCTUATION, behavior, false, TERN__CUT_PASSED, path, func, err);
     }
     for (size_t i = 0; i < TERN__COUNT(plain); i++) {
         if (strcmp(type, plain[i].type) != 0) continue;
-        int status =
-            split_add_regex(t, plain[i].pattern, plain[i].behavior, plain[i].invert, path, func, err);
+        int status = split_add_regex(t, plain[i].pattern, plain[i].behavior, plain[i].invert, TERN__CUT_SURE,
+                                     path, func, err);
         if (status || strcmp(type, "BertPreTokenizer") != 0) return status;
-        return split_add_regex(t, PUNCTUATION, TERN__SPLIT_ISOLATED, false, path, func, err);
+        return split_add_regex(t, PUNCTUATION, TERN__SPLIT_ISOLATED, false, TERN__CUT_PASSED, path, func,
+                               err);
     }
     return tern__part_refuse(path, "pre_tokenizer", part, NULL, func, err);
 }
@@ -158,6 +192,39 @@ void tern__splits_free(tern_tokenizer *t)
         tern_text_free(&t->splits[i].replacement);
     }
     tern__free(t->splits);
+}
+
+/* ---- where a text may be cut ---- */
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+size_t tern__split_place(const char *text, size_t bytes, size_t from)
+{
+    size_t at = from ? from : 1;
+    while (at < bytes && !(text[at] == ' ' && is_letter(text[at - 1]))) at++;
+    return TERN__MIN(at, bytes);
+}
+
+/* An added token may not reach over such a place, nor ask what is on its other side. */
+static bool added_may_cut(const tern__added_tokens *added)
+{
+    for (size_t i = 0; i < added->count; i++) {
+        const tern__added_token *token = &added->tokens[i];
+        bool asks = token->rstrip || token->single_word;
+        if (asks || tern__split_place(token->content, token->bytes, 0) < token->bytes) return false;
+    }
+    return true;
+}
+
+bool tern__split_may_cut(const tern_tokenizer *t)
+{
+    if (t->normalizer_count || !added_may_cut(&t->raw) || !added_may_cut(&t->normalized)) return false;
+    for (size_t i = 0; i < t->split_count; i++)
+        if (t->splits[i].cut != TERN__CUT_PASSED) return t->splits[i].cut == TERN__CUT_SURE;
+    return false;
 }
 
 /* ---- splitting ---- */

@@ -59,8 +59,25 @@ typedef enum tern__prepend_scheme {
     TERN__PREPEND_ALWAYS
 } tern__prepend_scheme;
 
+/* Where a blank follows a letter of ASCII, may a text be cut before the blank, and the parts be split
+ * alone? */
+typedef enum tern__split_cut {
+    TERN__CUT_UNKNOWN,
+    TERN__CUT_PASSED, /* what happens before the place does not depend on what follows it, nor the reverse */
+    TERN__CUT_SURE    /* the same, and a word ends there */
+} tern__split_cut;
+
+/* Expressions of whole families of tokenizers. */
+#define TERN__LLAMA3_WORDS                                                                                   \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"  \
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TERN__QWEN2_WORDS                                                                                    \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"       \
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
 typedef struct tern__split {
     tern__split_kind kind;
+    tern__split_cut cut;
     tern__regex *regex; /* NULL: the text is not split */
     tern__split_behavior behavior;
     bool invert;
@@ -129,6 +146,7 @@ struct tern_tokenizer {
     size_t normalizer_count, normalizer_room;
     tern__split *splits;
     size_t split_count, split_room;
+    size_t part_bytes; /* by encode_batch texts are cut into parts of at least so many; SIZE_MAX: never */
     tern__bpe bpe;
     tern_token_ids before, after; /* what the post_processor puts around a text */
     tern__decoder decoder;
@@ -192,6 +210,10 @@ int tern__added_split(tern__encoding *e, const tern__added_tokens *added, bool s
                       int (*rest)(tern__encoding *e, const char *text, size_t bytes, bool is_first),
                       bool is_first);
 int tern__normalize(tern__encoding *e, const char **text, size_t *bytes);
+/* Whether the ids of a text are those of its parts, one after the other, if it is cut at such places. */
+bool tern__split_may_cut(const tern_tokenizer *t);
+/* Returns the next place where a text may be cut, from `from` on; `bytes`: there is none. */
+size_t tern__split_place(const char *text, size_t bytes, size_t from);
 int tern__split_text(tern__encoding *e, size_t step, const char *text, size_t bytes, bool is_first);
 int tern__bpe_encode(tern__encoding *e, const char *word, size_t bytes);
 int tern__bpe_cache_new(tern__encoding *e);

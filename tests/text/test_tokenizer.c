@@ -5,7 +5,7 @@
 #include "ledger.h"
 
 #include "base/text.h"
-#include "text/bytes.h"
+#include "text/tokenizer.h"
 
 #include <tern/rng.h>
 #include <tern/tokenizer.h>
@@ -498,6 +498,168 @@ static int tear_down(void **state)
     return rmdir(folder);
 }
 
+/* ---- texts that are cut ---- */
+
+/* Opens a trained tokenizer with other parts, which replace those of its file. */
+static tern_tokenizer *open_with(const tern_tokenizer *trained, const char *parts)
+{
+    tern_error err = {0};
+    cJSON *file = cJSON_Parse(trained->json), *others = cJSON_Parse(parts);
+    assert_non_null(others);
+    while (others->child) {
+        cJSON *part = cJSON_DetachItemViaPointer(others, others->child);
+        if (!strcmp(part->string, "added")) {
+            cJSON_AddItemToArray(cJSON_GetObjectItem(file, "added_tokens"), part);
+        } else {
+            cJSON_DeleteItemFromObject(file, part->string);
+            cJSON_AddItemToObject(file, part->string, part);
+        }
+    }
+    char *text = cJSON_PrintUnformatted(file);
+    file_write("cut.json", text);
+    cJSON_free(text);
+    cJSON_Delete(others);
+    cJSON_Delete(file);
+    tern_tokenizer *made = tern_tokenizer_open(path_of("cut.json"), &err);
+    assert_ok(err);
+    unlink(path_of("cut.json"));
+    return made;
+}
+
+#define BYTES "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"
+#define SEQUENCE(list)                                                                                       \
+    "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [" list ", " BYTES "]}}"
+#define SPLIT(text)                                                                                          \
+    "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" text "\"}, \"behavior\": \"Isolated\"}"
+#define WORDS(digits)                                                                                        \
+    SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}" digits             \
+          "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define DEEPSEEK                                                                                             \
+    SPLIT("\\\\p{N}{1,3}")                                                                                   \
+    ", " SPLIT("[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+") ", " SPLIT( \
+        "[!\\\"#$%&'()*+,\\\\-./"                                                                            \
+        ":;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}"         \
+        "\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")
+#define METASPACE(more)   "{\"type\": \"Metaspace\", \"replacement\": \"" more "}"
+#define ADDED(text, more) "{\"added\": {\"id\": 900, \"content\": \"" text "\"" more "}}"
+
+/* Cut at every place where it may be cut, a text has the same ids. */
+static void parts_have_the_ids_of_the_text(void **state)
+{
+    static const char *const parts[] = {
+        "{}",
+        SEQUENCE(WORDS("{1,3}")),
+        SEQUENCE(WORDS("")),
+        SEQUENCE(DEEPSEEK),
+        SEQUENCE("{\"type\": \"Digits\", \"individual_digits\": true}, " WORDS("{1,3}")),
+        SEQUENCE("{\"type\": \"Punctuation\", \"behavior\": \"MergedWithPrevious\"}, {\"type\": "
+                 "\"Digits\"}, " WORDS("")),
+        SEQUENCE("{\"type\": \"Whitespace\"}"),
+        SEQUENCE("{\"type\": \"WhitespaceSplit\"}"),
+        SEQUENCE("{\"type\": \"BertPreTokenizer\"}"),
+        SEQUENCE(METASPACE("\xe2\x96\x81\"")),
+        SEQUENCE(METASPACE("e\", \"prepend_scheme\": \"first\"")),
+        SEQUENCE(METASPACE("_\", \"prepend_scheme\": \"never\"")),
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}}",
+        ADDED("<s>", ", \"lstrip\": true, \"special\": true"),
+        ADDED("  ", ""),
+        "{\"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"a\", 97], \"sep\": [\"b\", 98]}}",
+    };
+    enum { ROOM = 4000 };
+    char text[ROOM];
+    tern_token_ids want = {0}, got[2] = {{0}};
+    tern_error err = {0};
+    (void)state;
+    need_part("regex");
+    tern_rng *rng = rng_new(6);
+    tern_tokenizer *trained = train(rng, 700);
+    for (size_t k = 0; k < TERN__COUNT(parts); k++) {
+        tern_tokenizer *t = open_with(trained, parts[k]);
+        if (t->part_bytes == SIZE_MAX) fail_msg("%s: texts are not cut", parts[k]);
+        for (int i = 0; i < 60; i++) {
+            size_t bytes = random_text(rng, text, ROOM), places = 0;
+            if (i % 3 == 0 && bytes) text[below(rng, (uint32_t)bytes)] = (char)0xe6; /* not UTF-8 */
+            for (size_t at = 0; (at = tern__split_place(text, bytes, at)) < bytes; at++) places++;
+            t->part_bytes = 1 + below(rng, 40);
+            encode(t, text, bytes, &want);
+            assert_true(bytes < 200 || places > 0);
+            tern_tokenizer_encode_batch(t, (const char *[]){text, text}, (size_t[]){bytes, bytes / 2}, 2,
+                                        NULL, got, &err);
+            assert_ok(err);
+            if (got[0].count != want.count ||
+                (want.count && memcmp(got[0].ids, want.ids, (size_t)want.count * 4)))
+                fail_msg("%s: other ids for \"%.*s\"", parts[k], (int)bytes, text);
+            encode(t, text, bytes / 2, &want);
+            assert_int_equal(got[1].count, want.count);
+            if (want.count) assert_memory_equal(got[1].ids, want.ids, (size_t)want.count * 4);
+        }
+        tern_tokenizer_free(t);
+    }
+    tern_token_ids_free(&want);
+    tern_token_ids_free(&got[0]);
+    tern_token_ids_free(&got[1]);
+    tern_tokenizer_free(trained);
+    tern_rng_free(rng);
+}
+
+/* Memory that runs out at every place. */
+static void parts_without_memory(void **state)
+{
+    enum { ROOM = 600 };
+    char text[ROOM];
+    tern_encode_opts opts = tern_encode_defaults();
+    (void)state;
+    need_part("regex");
+    tern_rng *rng = rng_new(8);
+    bool whole = false;
+    size_t bytes = random_text(rng, text, ROOM);
+    opts.threads = 2;
+    tern_tokenizer *t = train(rng, 300);
+    t->part_bytes = 20;
+    for (int at = 1; !whole; at++) {
+        tern_error err = {0};
+        tern_token_ids ids = {0};
+        int live = atomic_load(&books.live);
+        books.refuse_at = atomic_load(&books.requests) + at;
+        tern_tokenizer_encode_batch(t, (const char *[]){text}, &bytes, 1, &opts, &ids, &err);
+        whole = atomic_load(&books.requests) < books.refuse_at;
+        books.refuse_at = 0;
+        if (err.code) assert_int_equal(err.code, TERN_E_MEMORY);
+        if (whole) assert_ok(err);
+        tern_token_ids_free(&ids);
+        assert_in_range(atomic_load(&books.live), live, live + 20); /* what calls use stays in the pool */
+    }
+    tern_tokenizer_free(t);
+    tern_rng_free(rng);
+}
+
+/* Where it is not sure that a word ends. */
+static void texts_that_are_not_cut(void **state)
+{
+    static const char *const parts[] = {
+        "{\"pre_tokenizer\": " BYTES "}",
+        SEQUENCE(SPLIT("x+")),
+        SEQUENCE("{\"type\": \"Digits\"}"),
+        SEQUENCE(METASPACE("_\", \"split\": false")),
+        SEQUENCE(METASPACE("ab\"")),
+        "{\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"_\"}}",
+        ADDED("the tern", ""),
+        ADDED("<s>", ", \"rstrip\": true"),
+        ADDED("tern", ", \"single_word\": true"),
+    };
+    (void)state;
+    need_part("regex");
+    tern_rng *rng = rng_new(7);
+    tern_tokenizer *trained = train(rng, 300);
+    for (size_t k = 0; k < TERN__COUNT(parts); k++) {
+        tern_tokenizer *t = open_with(trained, parts[k]);
+        if (t->part_bytes != SIZE_MAX) fail_msg("%s: texts are cut", parts[k]);
+        tern_tokenizer_free(t);
+    }
+    tern_tokenizer_free(trained);
+    tern_rng_free(rng);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -506,7 +668,8 @@ int main(void)
         cmocka_unit_test(byte_fallback),          cmocka_unit_test(refused_files),
         cmocka_unit_test(refused_expressions),    cmocka_unit_test(without_the_plug_in),
         cmocka_unit_test(refused_options),        cmocka_unit_test(many_pre_tokenizers),
-        cmocka_unit_test(refused_special_tokens),
+        cmocka_unit_test(refused_special_tokens), cmocka_unit_test(parts_have_the_ids_of_the_text),
+        cmocka_unit_test(parts_without_memory),   cmocka_unit_test(texts_that_are_not_cut),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
