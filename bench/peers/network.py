@@ -39,7 +39,8 @@ class Hosts:
                 output(self.command(side, "tc", "qdisc", "add", "dev", link, "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms"))
 
     def command(self, side, *words):
-        return ["ip", "netns", "exec", self.names[side], *words]
+        """`ip netns exec` would mount a /sys, too, which fails in a chroot that is no mount point."""
+        return ["nsenter", f"--net=/run/netns/{self.names[side]}", *words]
 
     def cut(self):
         output(["ip", "-n", self.names[1], "link", "set", self.links[1], "down"])

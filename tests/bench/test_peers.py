@@ -293,7 +293,7 @@ class Peers(unittest.TestCase):
 
     def test_mistakes_about_hosts(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
-        for args, env, expected, text in ((["--rates", "fast", "1"], None, 1, r"ip netns exec tern\d+a tc .* rate fast .*: exit code"),
+        for args, env, expected, text in ((["--rates", "fast", "1"], None, 1, r"nsenter --net=/run/netns/tern\d+a tc .* rate fast .*: exit code"),
                                           (["0"], None, 2, "rounds: expected 1"), ([], nowhere, 1, "hosts.sh: /nowhere/tern does not exist")):
             with self.subTest(args=args):
                 code, _, err = self.run_hosts(*args, env=env)

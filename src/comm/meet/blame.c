@@ -88,22 +88,15 @@ static void warn_of_all(const tern_group *group, const char *what, const bool *r
     }
 }
 
-/* A rank that was stopped itself has waited for nobody meanwhile, so its warnings come later by that time. */
-static void postpone_by_own_stop(tern_group *root, int64_t now)
-{
-    const int64_t stopped_ns = 1000000000; /* a wait comes by ten times a second */
-    int64_t gone = now - root->late_looked_at,
-            *times[] = {&root->stop_look_at, &root->stop_warn_at, &root->absent_warn_at};
-    root->late_looked_at = now;
-    for (size_t i = 0; i < TERN__COUNT(times) && gone >= stopped_ns; i++)
-        if (*times[i] != INT64_MAX) *times[i] += gone;
-}
-
 /* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it
  * once, after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on,
- * since ranks of other hosts have to be asked first. */
+ * since ranks of other hosts have to be asked first.
+ *
+ * A rank that has not come by here for a second was stopped itself. Meanwhile it has waited for nobody, so
+ * it warns of those that have not come later by that time. */
 static void look_for_late(const tern_group *group, const char *what, const bool *ranks)
 {
+    const int64_t stopped_ns = 1000000000;
     int64_t now = tern__now_ns(), *at = &group->root->stop_look_at;
     double warn_s = TERN__MIN(10, group->opts.timeout_s / 2), look_s = warn_s / 10;
     if (!*at) {
@@ -112,13 +105,14 @@ static void look_for_late(const tern_group *group, const char *what, const bool 
         group->root->absent_warn_at = tern__deadline(TERN__MIN(30, 0.75 * group->opts.timeout_s));
         group->root->late_looked_at = now;
     }
-    postpone_by_own_stop(group->root, now);
+    int64_t gone = now - group->root->late_looked_at, *absent_at = &group->root->absent_warn_at;
+    group->root->late_looked_at = now;
+    if (gone >= stopped_ns && *absent_at != INT64_MAX) *absent_at += gone;
     if (now >= *at) {
         *at = tern__deadline(look_s);
         warn_of_all(group, what, ranks, 3 * look_s);
     }
-    if (tern__group_is_opening(group) && now >= group->root->absent_warn_at)
-        warn_of_absent(group, what, ranks);
+    if (tern__group_is_opening(group) && now >= *absent_at) warn_of_absent(group, what, ranks);
 }
 
 /* ---- telling the peers ---- */
