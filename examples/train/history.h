@@ -1,5 +1,5 @@
-/* history.h - the numbers of every evaluation, by name, a row for each. Curves are drawn from them. The history
- * is part of every checkpoint, so a resumed run has complete curves. */
+/* history.h - the numbers of every evaluation, by name, a row for each. Curves are drawn from them. The
+ * history is part of every checkpoint, so a resumed run has complete curves. */
 #ifndef TERN_EXAMPLES_HISTORY_H
 #define TERN_EXAMPLES_HISTORY_H
 

@@ -9,11 +9,12 @@
  *         --lora-rank 8 --lr 2e-4
  *
  * A text is tokenized by every rank, with a tokenizer that is trained on it, or that of --tokenizer or
- * --pretrained. Its end is held out for the test. Files of tokens (`tern tokenize`) may be larger than memory.
+ * --pretrained. Its end is held out for the test. Files of tokens (`tern tokenize`) may be larger than
+ * memory.
  *
- * Prints the perplexity of the held-out part, and a text that the model writes. Writes curves for TensorBoard,
- * checkpoints for --resume, the folders `best` and `last` for transformers and `tern generate`, and
- * train_language_model.png. */
+ * Prints the perplexity of the held-out part, and a text that the model writes. Writes curves for
+ * TensorBoard, checkpoints for --resume, the folders `best` and `last` for transformers and `tern generate`,
+ * and train_language_model.png. */
 #include "trainer.h"
 
 #include <errno.h>

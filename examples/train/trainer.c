@@ -31,8 +31,7 @@ static void say(const trainer *t, const char *format, ...)
     fflush(stdout);
 }
 
-static void add_text(char line[LINE], const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add_text(char line[LINE], const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add_text(char line[LINE], const char *format, ...)
 {
     size_t used = strlen(line);
     va_list list;
@@ -622,8 +621,8 @@ static void save_weights(trainer *t, const char *name, tern_error *err)
     tern_object_free(weights);
 }
 
-/* Saves, evaluates and reports, at the end of an epoch, where --max-steps ends it, or within it. `speed` is in
- * units per second; 0: it was trained before this run. Returns whether a row of numbers is complete. */
+/* Saves, evaluates and reports, at the end of an epoch, where --max-steps ends it, or within it. `speed` is
+ * in units per second; 0: it was trained before this run. Returns whether a row of numbers is complete. */
 static bool evaluate_row(trainer *t, bool is_end, double seconds, double speed, tern_error *err)
 {
     const history *h = &t->history;

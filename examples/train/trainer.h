@@ -36,8 +36,9 @@ typedef struct task {
     tern_tensor *(*forward)(trainer *t, const tern_batch *b);
     /* Computes the loss of that output. */
     tern_tensor *(*loss)(trainer *t, tern_tensor *output, const tern_batch *b);
-    /* Runs after each epoch, and every --evaluate-every steps, on all ranks, in evaluation mode without gradients: reads t->test with
-     * trainer_test_next (each sample once over all ranks) and reports its results with trainer_number. */
+    /* Runs after each epoch, and every --evaluate-every steps, on all ranks, in evaluation mode without
+     * gradients: reads t->test with trainer_test_next (each sample once over all ranks) and reports its
+     * results with trainer_number. */
     void (*evaluate)(trainer *t, tern_error *err);
     /* Adds images of a few samples, or shows something else (trainer_text); runs on rank 0 only, with a scope
      * of its own; may be NULL. */

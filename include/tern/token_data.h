@@ -46,13 +46,13 @@ TERN_API tern_token_dataset_opts tern_token_dataset_defaults(void);
 
 /* Makes a dataset of a file's windows: sample i is the ids [i * stride, i * stride + T), and its target the
  * ids after each of them, [i * stride + 1, i * stride + T + 1), the labels of tern_language_model_loss with
- * `shifted`. With `shift` all of them are up to a stride later, in each epoch another number of ids. Ids after
- * the last whole window are left out. Files are read as samples are asked for, so a file may be larger than
- * memory.
+ * `shifted`. With `shift` all of them are up to a stride later, in each epoch another number of ids. Ids
+ * after the last whole window are left out. Files are read as samples are asked for, so a file may be larger
+ * than memory.
  *
  * Samplers cut it over ranks, and a snapshot resumes it, as any dataset with `get`. E_IO: missing, or not as
- * long as its header says, as an unfinished one is; E_FORMAT: neither llm.c's nor an .npy of one dimension of
- * u16, u32, i32 or i64; E_RANGE: fewer ids than a window needs, options; in `get`, E_RANGE: an id. Yours:
+ * long as its header says, as an unfinished one is; E_FORMAT: neither llm.c's nor an .npy of one dimension
+ * of u16, u32, i32 or i64; E_RANGE: fewer ids than a window needs, options; in `get`, E_RANGE: an id. Yours:
  * tern_dataset_free. */
 TERN_API tern_dataset *tern_token_dataset_open(const char *path, const tern_token_dataset_opts *opts,
                                                tern_error *err);

@@ -1,5 +1,6 @@
 /* token_dataset.c - a dataset of the windows of tokens, in a file or in memory. A sample of a file is read
- * when it is asked for: T + 1 ids in one pread, whose pages all ranks of a host share in the kernel's cache. */
+ * when it is asked for: T + 1 ids in one pread, whose pages all ranks of a host share in the kernel's cache.
+ */
 #include "base/file.h"
 #include "base/opts.h"
 #include "data/scratch_pool.h"

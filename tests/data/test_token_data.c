@@ -82,8 +82,8 @@ static void windows(void **state)
     for (size_t f = 0; f < TERN__COUNT(files); f++) unlink(path_of(files[f].name));
 }
 
-/* In every epoch the windows of ids in memory follow each other from a place within the first stride, and over
- * the epochs these places are many. A file gives the same. */
+/* In every epoch the windows of ids in memory follow each other from a place within the first stride, and
+ * over the epochs these places are many. A file gives the same. */
 static void shifted_windows(void **state)
 {
     enum { WINDOW = 7, STRIDE = 20, EPOCHS = 40 };
