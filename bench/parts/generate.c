@@ -17,17 +17,18 @@
 enum { ROUNDS_MAX = 1000, TOKENS_MAX = 512, PROMPT = 8, CHOICES = 20 };
 
 typedef struct settings {
-    long tokens, rounds;
+    long tokens, rounds, layers;
     const char *model, *dtype;
     bool json;
 } settings;
 
-static settings chosen = {.tokens = 16, .rounds = 9, .model = "gpt2", .dtype = "f32"};
+static settings chosen = {.tokens = 16, .rounds = 9, .layers = 12, .model = "gpt2", .dtype = "f32"};
 
 static const tern__cli_option options[] = {
     {"model", .value = "gpt2|llama", .text = &chosen.model,
      .help = "GPT-2 with 124 million parameters (default), or a Llama with 130 million"},
     {"dtype", .value = "f32|bf16|f16", .text = &chosen.dtype, .help = "of the weights (default f32)"},
+    {"layers", .value = "N", .number = &chosen.layers, .most = 1000, .help = "of the model (default 12)"},
     {"tokens", .value = "N", .number = &chosen.tokens, .most = TOKENS_MAX,
      .help = "of each round (default 16)"},
     {"rounds", .value = "K", .number = &chosen.rounds, .most = ROUNDS_MAX,
@@ -59,11 +60,14 @@ typedef struct bench {
 
 static tern_module *model_new(tern_rng *rng, tern_error *err)
 {
-    if (!strcmp(chosen.model, "gpt2")) return tern_gpt2_new(NULL, rng, err);
+    tern_gpt2_opts gpt2 = tern_gpt2_defaults();
+    gpt2.n_layer = (int)chosen.layers;
+    if (!strcmp(chosen.model, "gpt2")) return tern_gpt2_new(&gpt2, rng, err);
     tern_llama_opts opts = tern_llama_defaults();
     opts.hidden_size = 768;
     opts.intermediate_size = 2048;
-    opts.num_hidden_layers = opts.num_attention_heads = 12;
+    opts.num_hidden_layers = (int)chosen.layers;
+    opts.num_attention_heads = 12;
     opts.num_key_value_heads = 4;
     return tern_llama_new(&opts, rng, err);
 }

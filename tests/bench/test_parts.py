@@ -99,11 +99,25 @@ class Board(unittest.TestCase):
         self.assertIn("cannot make /nowhere/tern-board-", err)
 
 
+class Generate(unittest.TestCase):
+    def test_figures(self):
+        for model, read in (("gpt2", 4 * (50257 * 768 + 12 * 768 * 768 + 15 * 768)), ("llama", 4 * (32000 * 768 + (2 + 2 / 3 + 8) * 768 * 768 + 3 * 768))):
+            line, = job.bench(1, job.PARTS, "generate", "--model", model, "--layers", "1", "--tokens", "2", "--rounds", "1")
+            self.assertEqual((line["model"], line["dtype"]), (model, "f32"))
+            self.assertEqual(line["bytes"], read)
+            for name in ("token_ms", "read_ms", "greedy_ms", "top_p_ms"):
+                self.assertTrue(0 < line[name] < 1e5, name)
+
+    def test_mistakes(self):
+        for args, text in ((["--dtype", "f8"], "expected f32 or bf16 or f16"), (["--tokens", "0"], "expected a number from 1 to 512"), (["now"], 'unexpected "now"')):
+            refused(self, ["generate", *args], text)
+
+
 class Bench(unittest.TestCase):
     def test_which(self):
         refused(self, [], "expected a bench\n")
         refused(self, ["step"], 'expected a bench, got "step"')
-        for name in ("conv", "optimizer", "board"):
+        for name in ("conv", "optimizer", "board", "generate"):
             code, out, err = job.run(job.PARTS, name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: bench_parts {name} "))

@@ -276,8 +276,8 @@ static void of_few_rows_that_round(void **unused)
     enum { M = 3, K = 1500, N = 333 };
     for (int turned = 0; turned < 2; turned++) {
         float *data[3] = {malloc(M * K * sizeof(float)), malloc(K * N * sizeof(float)), NULL};
-        for (int i = 0; i < M * K; i++) data[0][i] = sinf((float)(i * i % 1009));
-        for (int i = 0; i < K * N; i++) data[1][i] = cosf((float)(i * i % 2003));
+        for (int i = 0; i < M * K; i++) data[0][i] = sinf((float)((int64_t)i * i % 1009));
+        for (int i = 0; i < K * N; i++) data[1][i] = cosf((float)((int64_t)i * i % 2003));
         float y[M * N], first[M * N];
         tern__view a = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){M, K}),
                    b = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){K, N}),

@@ -1,4 +1,4 @@
-/* few_rows.c - a matrix product of up to four rows, such as the one of each step of generation. It takes as
+/* few_rows.c - a matrix product of a few rows, such as the one of each step of generation. It takes as
  * long as reading b does, so b is read once, in its own type, and each thread reads a stretch of memory: some
  * of the columns where these are contiguous. Where rows are, it takes some of the depth: the products are cut
  * into eight parts of the depth, always the same ones, whose sums are added in their order. So no bit depends

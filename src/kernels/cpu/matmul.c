@@ -137,7 +137,8 @@ static tern__matrix_product *own_product(const tern__product *p)
 {
     tern_dtype dtype = p->view[A]->dtype;
     if (dtype == TERN_F64) return tern__f64_matmul;
-    if (p->axis[M].size <= TERN__FEW_ROWS && !p->batches && !p->sums) return tern__few_rows_matmul;
+    if (p->axis[M].size <= tern__few_rows_most(dtype) && !p->batches && !p->sums)
+        return tern__few_rows_matmul;
     return dtype == TERN_BF16 && tern__amx_has() ? tern__amx_matmul : NULL;
 }
 

@@ -16,7 +16,7 @@ typedef int tern__matrix_product(const tern__call *call, const tern__matrix *a, 
 
 tern__matrix_product tern__f64_matmul; /* f64, which oneDNN does not have */
 tern__matrix_product tern__amx_matmul; /* bf16, by the tile unit; y is bf16 or f32 */
-/* Up to TERN__FEW_ROWS rows of f32, bf16 or f16; y is of that type or f32. */
+/* Up to tern__few_rows_most rows of f32, bf16 or f16; y is of that type or f32. */
 tern__matrix_product tern__few_rows_matmul;
 
 #endif
