@@ -10,6 +10,7 @@ import time
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from test_tokenizer_newest import LIB, LLAMA3, EncodeOpts, Ids, Ours, documents
+from test_tokenizer_newest import trained as tern_trained
 
 VOCABULARY = 32000
 
@@ -110,6 +111,15 @@ def measure(tokenizer, texts, rounds, threads):
     return rates
 
 
+def training(texts):
+    """Returns the seconds of tern, which trains on one thread, and of `tokenizers`."""
+    start = time.perf_counter()
+    tern_trained(texts, VOCABULARY, 0, []).close()
+    middle = time.perf_counter()
+    trained("GPT-2's expression", texts)
+    return middle - start, time.perf_counter() - middle
+
+
 def row(kind, rates):
     """A line of the table; the ratio is that of the medians to the faster of the others."""
     spans = [f"{min(of):.3g} to {max(of):.3g}" for of in rates.values()]
@@ -127,6 +137,8 @@ def main(rounds, threads):
         print(row(kind, measure(tokenizer, texts, rounds, threads)), flush=True)
         if tokenizer.pre_tokenizer:
             print(row(f"{kind}, one document", measure(tokenizer, ["\n".join(texts)], rounds, threads)), flush=True)
+    ours, theirs = zip(*(training(texts) for _ in range(rounds)))
+    print(f"\nTraining: tern {statistics.median(ours):.2g} s on one thread, tokenizers {statistics.median(theirs):.2g} s.")
 
 
 if __name__ == "__main__":

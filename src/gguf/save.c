@@ -12,6 +12,7 @@
 #include <tern/state_dict.h>
 
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,15 +317,15 @@ int tern_gguf_save(const char *folder, const char *path, const tern_gguf_opts *o
         return tern__error_set(err, FUNC, TERN_E_RANGE, "type is %d", (int)o.type);
     gguf_model m = {.architecture = find_architecture(folder, err), .type = o.type};
     if (!m.architecture) return err->code;
-    char *full = realpath(folder, NULL), *config = tern__path_join(folder, "config.json", FUNC, err);
+    char full[PATH_MAX], *config = tern__path_join(folder, "config.json", FUNC, err);
+    const char *name = o.name ? o.name : realpath(folder, full) ? basename(full) : folder;
     tern_module *model = config ? tern_pretrained_open(folder, NULL, err) : NULL;
     tern__gguf g = {.architecture = m.architecture->kind->model_type, .func = FUNC, .err = err};
     m.config = (tern__config){NULL, config, FUNC, err};
     m.module = model;
-    if (model) gguf_save_model(&g, &m, folder, o.name ? o.name : full ? basename(full) : folder, path);
+    if (model) gguf_save_model(&g, &m, folder, name, path);
     tern__gguf_free(&g);
     tern_module_free(model);
     tern__free(config);
-    free(full);
     return err->code;
 }

@@ -30,6 +30,9 @@ class TokenizeTest(unittest.TestCase):
             rates = measure.measure(measure.trained(kind, texts), texts, 1, 2)
             self.assertEqual([len(of) for of in rates.values()], [1, 1, 1], kind)
 
+    def test_training(self):
+        self.assertGreater(min(measure.training(measure.documents(3, 40))), 0)
+
 
 if __name__ == "__main__":
     skips.main()
