@@ -402,17 +402,10 @@ static void idx_open(const void *opts, tern_error *err)
     tern_dataset_free(tern_idx_open(images, labels, opts, err));
 }
 
-static void token_dataset_open(const void *opts, tern_error *err)
+static void token_dataset_new(const void *opts, tern_error *err)
 {
     int32_t ids[1025] = {0};
-    char path[64];
-    tern_error own = {0};
-    snprintf(path, sizeof(path), "%s/tokens.bin", folder);
-    tern_token_writer *writer = tern_token_writer_open(path, 1, &own);
-    tern_token_writer_write(writer, ids, TERN__COUNT(ids), &own);
-    tern_token_writer_close(writer, &own);
-    assert_ok(own);
-    tern_dataset_free(tern_token_dataset_open(path, opts, err));
+    tern_dataset_free(tern_token_dataset_new(ids, TERN__COUNT(ids), opts, err));
 }
 
 static void gguf_save(const void *opts, tern_error *err)
@@ -657,7 +650,7 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(join, ddp_join)                                                                                        \
     X(data_parallel, data_parallel_new)                                                                      \
     X(idx, idx_open)                                                                                         \
-    X(token_dataset, token_dataset_open)                                                                     \
+    X(token_dataset, token_dataset_new)                                                                      \
     X(gguf, gguf_save)                                                                                       \
     X(tokenizer_train, tokenizer_train)                                                                      \
     X(encode, tokenizer_encode)                                                                              \
