@@ -255,6 +255,21 @@ static void language_model_loss(const void *opts, tern_error *err)
     tern_module_free(model);
 }
 
+static void generate(const void *opts, tern_error *err)
+{
+    tern_module *model = small_gpt2(err);
+    tern_token_ids ids = {.ids = tern__alloc(sizeof(*ids.ids), "generate", err), .count = 1, .room = 1};
+    tern_generate(model, scope, &ids, opts, err);
+    tern_token_ids_free(&ids);
+    tern_module_free(model);
+}
+
+static void generate_choose(const void *opts, tern_error *err)
+{
+    int32_t id;
+    tern_generate_choose((float[]){1, 2}, 2, NULL, 0, opts, &id, err);
+}
+
 static void pretrained_save(const void *opts, tern_error *err)
 {
     tern_module *model = small_gpt2(err);
@@ -610,6 +625,8 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(llama, llama_new)                                                                                      \
     X(language_model_call, language_model_call)                                                              \
     X(language_model_loss, language_model_loss)                                                              \
+    X(generate, generate)                                                                                    \
+    X(generate, generate_choose)                                                                             \
     X(pretrained, pretrained_open)                                                                           \
     X(pretrained_save, pretrained_save)                                                                      \
     X(sgd, sgd_new)                                                                                          \
