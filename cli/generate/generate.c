@@ -49,7 +49,7 @@ typedef struct session {
     tern_text prompt, piece, reply;
     int64_t began, first, last; /* ns: the call, and its first and last token */
     int64_t prompt_tokens, new_tokens;
-    bool has_failed;
+    tern_error failure; /* of the callback */
 } session;
 
 /* Lets the command line say otherwise than the folder. */
@@ -156,21 +156,19 @@ static void interrupt_watch(bool on)
 /* Prints a piece of the text, and keeps it for the chat. */
 static bool piece_print(session *s)
 {
-    tern_error err = {0};
     fwrite(s->piece.text, 1, s->piece.bytes, stdout);
-    s->has_failed =
-        fflush(stdout) || (s->chat && tern__text_add(&s->reply, s->piece.text, s->piece.bytes, FUNC, &err));
-    return !s->has_failed;
+    if (fflush(stdout)) tern__error_set(&s->failure, FUNC, TERN_E_IO, "cannot write: %s", strerror(errno));
+    if (s->chat) tern__text_add(&s->reply, s->piece.text, s->piece.bytes, FUNC, &s->failure);
+    return !s->failure.code;
 }
 
 static bool token_print(void *context, int32_t id)
 {
     session *s = context;
-    tern_error err = {0};
     s->last = tern__now_ns();
     if (!s->new_tokens++) s->first = s->last;
-    s->has_failed = tern_decode_stream_step(s->stream, id, &s->piece, &err);
-    return !s->has_failed && piece_print(s) && !is_interrupted;
+    return !tern_decode_stream_step(s->stream, id, &s->piece, &s->failure) && piece_print(s) &&
+           !is_interrupted;
 }
 
 static double rate_of(int64_t tokens, int64_t ns)
@@ -225,8 +223,7 @@ static int text_continue(session *s, const char *text, size_t bytes, tern_error 
         fflush(stdout); /* the text comes before its figures */
         figures_print(s);
     }
-    if (!err->code && s->has_failed)
-        tern__error_set(err, FUNC, TERN_E_IO, "cannot write: %s", strerror(errno));
+    if (!err->code) *err = s->failure;
     return err->code;
 }
 
@@ -261,6 +258,7 @@ static int lines_answer(session *s, tern_error *err)
         if (bytes && prompt_answer(s, line, (size_t)bytes, err)) break;
         if (is_interrupted && !asks) break;
     }
+    if (asks) is_interrupted = 0; /* it ended a text only */
     if (asks && !err->code) fputc('\n', stderr);
     free(line);
     return err->code;

@@ -237,36 +237,28 @@ static tern_module *small_gpt2(tern_error *err)
     return tern_gpt2_new(&opts, NULL, err);
 }
 
-static void language_model_call(const void *opts, tern_error *err)
-{
-    tern_module *model = small_gpt2(err);
-    tern_tensor *tokens = tern_tensor_from(scope, NULL, TERN_I64, 2, (int64_t[]){1, 1});
-    tern_language_model_forward(model, scope, tokens, opts);
-    tern_scope_end(scope, err);
-    tern_module_free(model);
-}
+#define GPT2(name, call)                                                                                     \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern_module *model = small_gpt2(err);                                                                \
+        tern_tensor *tokens = tern_tensor_from(scope, NULL, TERN_I64, 2, (int64_t[]){1, 1});                 \
+        tern_token_ids ids = {tern__alloc(sizeof(*ids.ids), __func__, err), 1, 1};                           \
+        (void)tokens;                                                                                        \
+        call;                                                                                                \
+        tern_scope_end(scope, err);                                                                          \
+        tern_token_ids_free(&ids);                                                                           \
+        tern_module_free(model);                                                                             \
+    }
+GPT2(language_model_call, tern_language_model_forward(model, scope, tokens, opts))
+GPT2(language_model_loss, tern_language_model_loss(model, scope, tokens, NULL, opts))
+GPT2(lora_add, tern_lora_add(model, opts, NULL, err))
+GPT2(pretrained_save, tern_pretrained_save(model, folder, opts, err))
+GPT2(generate, tern_scope_end(scope, err); tern_generate(model, scope, &ids, opts, err))
 
-static void language_model_loss(const void *opts, tern_error *err)
+static void generate_choose(const void *opts, tern_error *err)
 {
-    tern_module *model = small_gpt2(err);
-    tern_tensor *tokens = tern_tensor_from(scope, NULL, TERN_I64, 2, (int64_t[]){1, 1});
-    tern_language_model_loss(model, scope, tokens, NULL, opts);
-    tern_scope_end(scope, err);
-    tern_module_free(model);
-}
-
-static void lora_add(const void *opts, tern_error *err)
-{
-    tern_module *model = small_gpt2(err);
-    tern_lora_add(model, opts, NULL, err);
-    tern_module_free(model);
-}
-
-static void pretrained_save(const void *opts, tern_error *err)
-{
-    tern_module *model = small_gpt2(err);
-    tern_pretrained_save(model, folder, opts, err);
-    tern_module_free(model);
+    int32_t id;
+    tern_generate_choose((float[]){1, 2}, 2, NULL, 0, opts, &id, err);
 }
 
 static void pretrained_open(const void *opts, tern_error *err)
@@ -626,6 +618,8 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(language_model_call, language_model_call)                                                              \
     X(language_model_loss, language_model_loss)                                                              \
     X(lora, lora_add)                                                                                        \
+    X(generate, generate)                                                                                    \
+    X(generate, generate_choose)                                                                             \
     X(pretrained, pretrained_open)                                                                           \
     X(pretrained_save, pretrained_save)                                                                      \
     X(sgd, sgd_new)                                                                                          \

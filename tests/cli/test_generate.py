@@ -187,6 +187,12 @@ class Generate(unittest.TestCase):
         self.refused(1, self.folder, "x")
         self.assertEqual(job.tern("generate", self.path("none"), "x")[0], 1)
 
+    def test_a_full_disk_is_told(self):
+        with open("/dev/full", "w") as full:
+            code, _, err = self.generate("The tern", stdout=full)
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"^1 tokens, .*\n" + "tern: tern generate: cannot write: No space left on device\n$")
+
 
 if __name__ == "__main__":
     skips.main()
