@@ -20,11 +20,11 @@ IS_PLAIN = bool(os.environ.get("TERN_TEST_PLAIN"))
 FAILS = {} if IS_PLAIN else {"test_ddp_logging_data_cpu": "DDP's log names the back end, and it is not gloo"}
 if sys.version_info >= (3, 13) and not GLOO_IS_PLUGIN:
     FAILS.update(dict.fromkeys(("test_gather_object", "test_gather_object_subgroup"), "they expect the words of an older Python"))
+if not importlib.util.find_spec("expecttest"):  # PyTorch does not bring it, and the tests of back ends do not use it
+    sys.modules["expecttest"] = types.ModuleType("expecttest")
+    sys.modules["expecttest"].TestCase = unittest.TestCase
+    sys.modules["expecttest"].ACCEPT = False
 if not hasattr(dist, "DistBackendError"):
-    if not importlib.util.find_spec("expecttest"):  # Debian does not have it, and the tests of back ends do not use it
-        sys.modules["expecttest"] = types.ModuleType("expecttest")
-        sys.modules["expecttest"].TestCase = unittest.TestCase
-        sys.modules["expecttest"].ACCEPT = False
     # With replicated tensors, DDP of torch 1.13 imports dataclasses that Python 3.11 refuses. The tests' setUp turns them on.
     import torch.nn.parallel._replicated_tensor_ddp_utils as replicated_tensors
 
