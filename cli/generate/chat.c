@@ -262,3 +262,9 @@ int tern__chat_add(tern__chat *chat, const char *role, const char *content, tern
     return tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory: a message of %zu bytes",
                            strlen(content));
 }
+
+void tern__chat_drop(tern__chat *chat)
+{
+    cJSON *messages = cJSON_GetObjectItem(chat->request, "messages");
+    cJSON_DeleteItemFromArray(messages, cJSON_GetArraySize(messages) - 1);
+}

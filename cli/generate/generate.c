@@ -50,6 +50,7 @@ typedef struct session {
     int64_t began, first, last; /* ns: the call, and its first and last token */
     int64_t prompt_tokens, new_tokens;
     tern_error failure; /* of the callback */
+    bool is_terminal;   /* standard output */
 } session;
 
 /* Lets the command line say otherwise than the folder. */
@@ -98,9 +99,9 @@ static int model_open(session *s, tern_error *err)
                                                        : TERN_F32;
     s->model = tern_pretrained_open(s->folder, NULL, err);
     if (!s->model || vocabulary_check(s, err)) return err->code;
-    if (chosen.adapter &&
-        (tern_lora_open(s->model, chosen.adapter, false, err) || tern_lora_merge(s->model, err)))
-        return err->code;
+    tern_error apart = {0}; /* adapters of a shared weight stay beside it */
+    if (chosen.adapter && tern_lora_open(s->model, chosen.adapter, false, err)) return err->code;
+    if (chosen.adapter) tern_lora_merge(s->model, &apart);
     if (dtype != TERN_F32 && tern_module_cast(s->model, dtype, err)) return err->code;
     tern_eval(s->model);
     return TERN_OK;
@@ -109,6 +110,7 @@ static int model_open(session *s, tern_error *err)
 /* The small files first, so that what is wrong with them is told at once. */
 static int session_open(session *s, tern_error *err)
 {
+    s->is_terminal = isatty(STDOUT_FILENO);
     s->tokenizer = tern_tokenizer_open(s->folder, err);
     if (!s->tokenizer || tern_generation_config_open(s->folder, &s->config, err)) return err->code;
     if (options_settle(s, err)) return err->code;
@@ -153,12 +155,24 @@ static void interrupt_watch(bool on)
     sigaction(SIGINT, &action, NULL);
 }
 
-/* Prints a piece of the text, and keeps it for the chat. */
+/* Replaces control characters, C0 and C1, which a terminal would obey. */
+static void piece_clean(tern_text *piece)
+{
+    for (size_t i = 0; i < piece->bytes; i++) {
+        unsigned char *at = (unsigned char *)piece->text + i;
+        bool is_c1 = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+        if (is_c1) at[1] = '?';
+        if (is_c1 || (at[0] < ' ' && at[0] != '\n' && at[0] != '\t') || at[0] == 0x7f) at[0] = '?';
+    }
+}
+
+/* Keeps a piece of the text for the chat, and prints it. */
 static bool piece_print(session *s)
 {
+    if (s->chat) tern__text_add(&s->reply, s->piece.text, s->piece.bytes, FUNC, &s->failure);
+    if (s->is_terminal) piece_clean(&s->piece);
     fwrite(s->piece.text, 1, s->piece.bytes, stdout);
     if (fflush(stdout)) tern__error_set(&s->failure, FUNC, TERN_E_IO, "cannot write: %s", strerror(errno));
-    if (s->chat) tern__text_add(&s->reply, s->piece.text, s->piece.bytes, FUNC, &s->failure);
     return !s->failure.code;
 }
 
@@ -227,18 +241,21 @@ static int text_continue(session *s, const char *text, size_t bytes, tern_error 
     return err->code;
 }
 
-/* Answers a message of the user. */
+/* Answers a message of the user. One that cannot be answered is no part of the conversation. */
 static int message_answer(session *s, const char *message, tern_error *err)
 {
-    if (tern__chat_add(s->chat, "user", message, err) || tern__chat_prompt(s->chat, &s->prompt, err))
-        return err->code;
-    if (text_continue(s, s->prompt.text, s->prompt.bytes, err)) return err->code;
-    return tern__chat_add(s->chat, "assistant", s->reply.text ? s->reply.text : "", err);
+    if (tern__chat_add(s->chat, "user", message, err)) return err->code;
+    if (!tern__chat_prompt(s->chat, &s->prompt, err)) text_continue(s, s->prompt.text, s->prompt.bytes, err);
+    if (!err->code) return tern__chat_add(s->chat, "assistant", s->reply.text ? s->reply.text : "", err);
+    tern__chat_drop(s->chat);
+    return err->code;
 }
 
 static int prompt_answer(session *s, const char *text, size_t bytes, tern_error *err)
 {
     if (!bytes) return tern__error_set(err, FUNC, TERN_E_INVALID, "the prompt is empty");
+    if (s->chat && strlen(text) != bytes)
+        return tern__error_set(err, FUNC, TERN_E_INVALID, "a message has a byte of 0");
     return s->chat ? message_answer(s, text, err) : text_continue(s, text, bytes, err);
 }
 
@@ -255,7 +272,12 @@ static int lines_answer(session *s, tern_error *err)
         ssize_t bytes = getline(&line, &room, stdin);
         if (bytes < 0) break;
         while (bytes && (line[bytes - 1] == '\n' || line[bytes - 1] == '\r')) line[--bytes] = '\0';
-        if (bytes && prompt_answer(s, line, (size_t)bytes, err)) break;
+        if (bytes && prompt_answer(s, line, (size_t)bytes, err)) {
+            if (!asks) break;
+            tern_error_print(err); /* the next prompt may be better */
+            *err = s->failure;
+            if (err->code) break;
+        }
         if (is_interrupted && !asks) break;
     }
     if (asks) is_interrupted = 0; /* it ended a text only */

@@ -184,8 +184,10 @@ void flags_text(const flag *row, char *text, size_t size)
 
 bool flags_may_change(const flag *row)
 {
-    static const char *const names[] = {"workers", "epochs", "start-epoch", "save-every", "max-steps",
-                                        "backend", "device", "threads",     "resume",     "log-dir"};
+    static const char *const names[] = {"workers",        "epochs",    "start-epoch", "save-every",
+                                        "evaluate-every", "max-steps", "prompt",      "sample-tokens",
+                                        "temperature",    "backend",   "device",      "threads",
+                                        "resume",         "log-dir"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (!strcmp(row->name, names[i])) return true;
     return false;

@@ -145,7 +145,7 @@ static tern_dataset *open_text(language_model *m, const part *p, tern_error *err
     tern_token_dataset_opts windows = window_opts(m, p);
     if (!err->code) set = tern_token_dataset_new(ids.ids, ids.count, &windows, err);
     size_t used = strlen(err->text);
-    if (text && !set)
+    if (ids.count && !set)
         snprintf(err->text + used, sizeof(err->text) - used, " (%.4g %% of %s)", 100 * (p->end - p->begin),
                  p->path);
     tern_token_ids_free(&ids);
@@ -153,15 +153,24 @@ static tern_dataset *open_text(language_model *m, const part *p, tern_error *err
     return set;
 }
 
+/* A part has the windows that are within its tokens. */
 static tern_dataset *open_tokens(language_model *m, const part *p, tern_dataset **whole, tern_error *err)
 {
     if (!m->tokenizer) open_tokenizer(m, NULL, 0, err);
     tern_token_dataset_opts opts = window_opts(m, p);
     *whole = err->code ? NULL : tern_token_dataset_open(p->path, &opts, err);
     if (!*whole) return NULL;
-    int64_t first = (int64_t)(p->begin * (double)(*whole)->length),
-            count = (int64_t)(p->end * (double)(*whole)->length) - first;
-    int64_t *indices = malloc((size_t)count * sizeof(*indices) + 1);
+    int64_t stride = opts.stride ? opts.stride : opts.window, least = opts.window + (opts.shift ? stride : 1);
+    double tokens = (double)tern_token_dataset_tokens(*whole);
+    int64_t begin = (int64_t)(p->begin * tokens), end = (int64_t)(p->end * tokens);
+    int64_t first = (begin + stride - 1) / stride, count = (end - least) / stride + 1 - first;
+    if (end < least || count < 1) {
+        tern_error_set(err, "train_language_model", TERN_E_RANGE,
+                       "%s: %.4g %% of its %.0f tokens are fewer than a window of %lld", p->path,
+                       100 * (p->end - p->begin), tokens, (long long)opts.window);
+        return NULL;
+    }
+    int64_t *indices = malloc((size_t)count * sizeof(*indices));
     for (int64_t i = 0; indices && i < count; i++) indices[i] = first + i;
     tern_dataset *set = indices ? tern_subset_new(*whole, indices, count, err) : NULL;
     free(indices);
@@ -220,6 +229,14 @@ static void check_vocabulary(const language_model *m, const tern_module *net, te
                        (long long)tokens, (long long)rows);
 }
 
+static void check_context(const language_model *m, const tern_module *net, tern_error *err)
+{
+    tern_error why = {0};
+    if (err->code) return;
+    tern_kv_cache_free(tern_kv_cache_new(net, 1, m->context, &why)); /* knows the longest context */
+    if (why.code) tern_error_set(err, "train_language_model", why.code, "--context: %s", why.text);
+}
+
 /* Cuts "a,b" into names. The caller frees names[0]. */
 static int split_names(const char *text, const char **names, int most)
 {
@@ -252,6 +269,7 @@ static tern_module *new_net(const language_model *m, tern_rng *rng, tern_error *
                        : m->arch == LLAMA ? new_llama(m, rng, err)
                                           : new_gpt2(m, rng, err);
     check_vocabulary(m, net, err);
+    check_context(m, net, err);
     if (!err->code && m->recompute)
         tern_module_checkpoint_set(net, !strcmp(net->kind, "llama") ? "llama_layer" : "gpt2_block", true);
     if (!err->code && m->lora_rank) add_adapters(m, net, rng, err);
@@ -304,15 +322,20 @@ static void evaluate(trainer *t, tern_error *err)
     trainer_number(t, "perplexity", exp(sums[0] / sums[1]));
 }
 
-/* Makes what a terminal must not interpret harmless. */
+/* Replaces control characters, C0 and C1, which a terminal would obey. */
 static void clean_text(char *text)
 {
-    for (; *text; text++)
-        if (((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 127) *text = '?';
+    for (unsigned char *at = (unsigned char *)text; *at; at++) {
+        bool is_c1 = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+        if (is_c1) at[1] = '?';
+        if (is_c1 || (at[0] < ' ' && at[0] != '\n' && at[0] != '\t') || at[0] == 0x7f) at[0] = '?';
+    }
 }
 
-static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
+/* A sample that fails does not end a run. */
+static void show(trainer *t, tern_scope *s, gallery *g, tern_error *run)
 {
+    tern_error own = {0}, *err = &own;
     const language_model *m = t->task->self;
     tern_generate_opts opts = tern_generate_defaults();
     tern_token_ids ids = {0};
@@ -320,6 +343,7 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
     int32_t eos = tern_tokenizer_special(m->tokenizer, TERN_TOKEN_EOS);
     const char *prompt = m->prompt ? m->prompt : "\n";
     (void)g;
+    (void)run;
     if (!m->sample_tokens) return;
     opts.max_new_tokens = m->sample_tokens;
     opts.do_sample = true;
@@ -334,6 +358,7 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
         clean_text(text.text);
         trainer_text(t, "sample", text.text);
     }
+    tern_error_print(err);
     tern_rng_free(opts.rng);
     tern_token_ids_free(&ids);
     tern_text_free(&text);

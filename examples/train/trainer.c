@@ -20,8 +20,7 @@
 #define EVALUATION   "Evaluation/" /* the group of the curves that `evaluate` sets, but for losses */
 #define WAIT_SECONDS 0.2           /* for data, before the ranks ask each other whether to stop */
 
-static void say(const trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(const trainer *t, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void say(const trainer *t, const char *format, ...)
 {
     if (!t->first) return;
     va_list list;
@@ -49,8 +48,7 @@ static void print_line(const trainer *t, const char *line)
         say(t, "%s\n", line);
 }
 
-static void fail(tern_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void fail(tern_error *err, int code, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void fail(tern_error *err, int code, const char *format, ...)
 {
     if (err->code) return;
     va_list list;
@@ -532,6 +530,8 @@ static void train_step(trainer *t, int64_t parts, tern_error *err)
     if (tern_scope_end(t->s, err)) return;
     double loss = tern_ddp_loss_mean(t->ddp) * (double)parts;
     t->step++;
+    if (isnan(loss) && !(t->flags->opt_level && t->flags->half)) /* f16 leaves such steps out */
+        fail(err, TERN_E_RANGE, "the loss of step %lld is NaN: lower --lr, or --clip", (long long)t->step);
     history_loss_add(&t->history, loss);
     tern_progress_postfix(t->bar, "loss", loss);
     tern_progress_postfix(t->bar, "lr", tern_optim_lr_get(t->optim, 0));
@@ -751,7 +751,7 @@ static void save_figure(trainer *t)
 {
     char path[600], title[128];
     tern_error err = {0};
-    if (!t->first || !t->step) return;
+    if (!t->first || (t->history.rows < 2 && !t->gallery.count)) return; /* there is nothing to draw */
     snprintf(path, sizeof(path), "%s/%s.png", t->dir, t->flags->program);
     snprintf(title, sizeof(title), "%s on %s", t->task->model, t->task->data);
     figure_save(path, title, &t->history, &t->gallery, &err);

@@ -14,6 +14,7 @@
 #include <tern/token_data.h>
 
 #define FUNC "tern_token_dataset_open"
+#define MOST (INT64_C(1) << 40) /* tokens of a window or a stride */
 
 typedef struct token_dataset {
     tern_dataset base;
@@ -184,7 +185,7 @@ tern_token_dataset_opts tern_token_dataset_defaults(void)
 static int opts_check(tern_token_dataset_opts *o, tern_error *err)
 {
     if (!o->stride) o->stride = o->window;
-    if (o->window < 1 || o->window > INT64_C(1) << 40 || o->stride < 1 || o->vocab_size < 0)
+    if (o->window < 1 || o->window > MOST || o->stride < 1 || o->stride > MOST || o->vocab_size < 0)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "window %lld, stride %lld, vocab_size %lld",
                                (long long)o->window, (long long)o->stride, (long long)o->vocab_size);
     if (o->dtype != TERN_I64 && o->dtype != TERN_I32)

@@ -105,6 +105,7 @@ static int generation_check(generation *g, int64_t positions)
 {
     const tern_token_ids *ids = g->ids;
     int64_t most = g->opts.max_length;
+    if (ids->count > 0 && tern__need(ids->ids, "array of ids", FUNC, g->err)) return g->err->code;
     if (ids->count < 1)
         return tern__error_set(g->err, FUNC, TERN_E_INVALID,
                                "the prompt is empty, expected at least one token");

@@ -159,7 +159,7 @@ static int attach_one(tern__linear *linear, const tern_lora_opts *o, tern_rng *r
     int64_t in = shape[linear->is_turned ? 0 : 1], out = shape[linear->is_turned ? 1 : 0];
     tern_module *a = tern__linear_new_zeros(in, o->r, false, func, err);
     tern_module *b = a ? tern__linear_new_zeros(o->r, out, false, func, err) : NULL;
-    int status = b ? TERN_OK : TERN_E_MEMORY;
+    int status = b ? TERN_OK : err->code;
     if (!status && rng) status = draw_adapter((tern__linear *)a, (tern__linear *)b, rng, err);
     if (!status) status = settle_adapter(a, linear, err);
     if (!status) status = settle_adapter(b, linear, err);

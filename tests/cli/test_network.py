@@ -105,7 +105,7 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         path = os.path.join(self.folder, f"hosts{node}")
         with open(path, "w") as file:
             file.write(self.HOSTS[node])
-        return self.start(node, ["sh", "-c", f'mount --bind {path} /etc/hosts && exec "$@"', "sh", *line])
+        return self.start(node, ["unshare", "--mount", "sh", "-c", f'mount --bind {path} /etc/hosts && exec "$@"', "sh", *line])
 
     def test_a_name_that_is_the_hosts_own_loopback(self):
         """The other hosts resolve the name to an address of the network."""
