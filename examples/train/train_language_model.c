@@ -234,7 +234,10 @@ static void check_context(const language_model *m, const tern_module *net, tern_
     tern_error why = {0};
     if (err->code) return;
     tern_kv_cache_free(tern_kv_cache_new(net, 1, m->context, &why)); /* knows the longest context */
-    if (why.code) tern_error_set(err, "train_language_model", why.code, "--context: %s", why.text);
+    if (why.code)
+        tern_error_set(err, "train_language_model", why.code,
+                       "--context: %lld tokens are more than the model can see (%s)", (long long)m->context,
+                       why.text);
 }
 
 /* Cuts "a,b" into names. The caller frees names[0]. */

@@ -94,8 +94,11 @@ class Training(Folder):
         return read_tensors(self.path(run, name, "model.safetensors"))
 
     def assert_close(self, a, b, most):
+        """Keys' biases do not count: softmax takes no notice of them, so their gradients are noise, of which AdamW makes steps."""
         self.assertEqual(a.keys(), b.keys())
         for name in a:
+            if name.endswith("c_attn.bias"):
+                a[name][32:64] = b[name][32:64] = 0
             self.assertLess((a[name] - b[name]).abs().max().item(), most, name)
 
     def test_a_run_and_what_it_leaves(self):
@@ -242,7 +245,7 @@ class Training(Folder):
             ("--data", "text.txt", "--tokenizer", "words", "--context", 16, *pretrained):
                 "the tokenizer has 300 tokens, but the model's vocabulary only 280: they do not belong together",
             ("--data", "text.bin", "--context", 16, *pretrained): "text.bin: token ",
-            ("--data", "text.txt", "--context", 32, *pretrained): "a context of 32 tokens is longer than the model's 16 positions",
+            ("--data", "text.txt", "--context", 32, *pretrained): "--context: 32 tokens are more than the model can see (kv_cache: ",
         }.items():
             code, out, err = call(1, NAME, *flags, "-b", 4, cwd=self.folder)
             self.assertEqual(code, 1)
