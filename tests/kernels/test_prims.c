@@ -7,19 +7,19 @@
 #include <pthread.h>
 #include <string.h>
 
-/* ---- products: each number of rows has a primitive ---- */
+/* ---- products: product n has n + 1 rows, and a primitive; a single row needs none ---- */
 
-enum { DEPTH = 3, COLUMNS = 5, MANY = TERN__PRIMS_MAX + 100 };
+enum { DEPTH = 3, COLUMNS = 5, MANY = TERN__PRIMS_MAX + 100, MOST_ROWS = MANY + 1 };
 
 typedef struct product {
-    float a[MANY * DEPTH], b[DEPTH * COLUMNS], y[MANY * COLUMNS];
+    float a[MOST_ROWS * DEPTH], b[DEPTH * COLUMNS], y[MOST_ROWS * COLUMNS];
 } product;
 
 static product *product_new(void)
 {
     product *p = malloc(sizeof(*p));
     assert_non_null(p);
-    for (int i = 0; i < MANY * DEPTH; i++) p->a[i] = (float)(i % 11 - 5);
+    for (int i = 0; i < MOST_ROWS * DEPTH; i++) p->a[i] = (float)(i % 11 - 5);
     for (int i = 0; i < DEPTH * COLUMNS; i++) p->b[i] = (float)(i % 7 - 3);
     return p;
 }
@@ -31,8 +31,9 @@ static tern__view matrix(float *data, int64_t rows, int64_t columns)
     return view;
 }
 
-static int multiply(tern_device *device, product *p, int64_t rows)
+static int multiply(tern_device *device, product *p, int64_t n)
 {
+    const int64_t rows = n + 1;
     tern__view a = matrix(p->a, rows, DEPTH), b = matrix(p->b, DEPTH, COLUMNS),
                y = matrix(p->y, rows, COLUMNS);
     tern__call call = {.device = device, .kernel = TERN__MATMUL, .in = {&a, &b}, .out = {&y}};
@@ -41,9 +42,9 @@ static int multiply(tern_device *device, product *p, int64_t rows)
 }
 
 /* The elements are integers, so the sums are exact. */
-static bool is_right(const product *p, int64_t rows)
+static bool is_right(const product *p, int64_t n)
 {
-    for (int64_t i = 0; i < rows * COLUMNS; i++) {
+    for (int64_t i = 0; i < (n + 1) * COLUMNS; i++) {
         float sum = 0;
         for (int k = 0; k < DEPTH; k++)
             sum += p->a[i / COLUMNS * DEPTH + k] * p->b[k * COLUMNS + i % COLUMNS];
@@ -114,11 +115,11 @@ static void as_many_as_there_is_room_for(void **state)
     ledger_open(&books);
     tern_device *device = open_device();
     int full = 0;
-    for (int64_t rows = 1; rows <= MANY; rows++) {
-        assert_int_equal(multiply(device, p, rows), TERN_OK);
-        assert_true(is_right(p, rows));
+    for (int64_t n = 1; n <= MANY; n++) {
+        assert_int_equal(multiply(device, p, n), TERN_OK);
+        assert_true(is_right(p, n));
         assert_in_range(tern__prims_count(device), 1, TERN__PRIMS_MAX);
-        if (rows == TERN__PRIMS_MAX) full = atomic_load(&books.live);
+        if (n == TERN__PRIMS_MAX) full = atomic_load(&books.live);
     }
     assert_int_equal(atomic_load(&books.live), full);
     tern_device_close(device);
@@ -126,11 +127,11 @@ static void as_many_as_there_is_room_for(void **state)
     free(p);
 }
 
-static int requests_for(tern_device *device, ledger *books, product *p, int64_t rows)
+static int requests_for(tern_device *device, ledger *books, product *p, int64_t n)
 {
     int before = atomic_load(&books->requests);
-    assert_int_equal(multiply(device, p, rows), TERN_OK);
-    assert_true(is_right(p, rows));
+    assert_int_equal(multiply(device, p, n), TERN_OK);
+    assert_true(is_right(p, n));
     return atomic_load(&books->requests) - before;
 }
 
@@ -142,12 +143,11 @@ static void what_is_used_stays(void **state)
     product *p = product_new();
     ledger_open(&books);
     tern_device *device = open_device();
-    for (int64_t rows = 1; rows <= MANY; rows++) {
-        multiply(device, p, rows);
-        if (rows > 3) assert_int_equal(requests_for(device, &books, p, 1 + rows % 3), 0);
+    for (int64_t n = 1; n <= MANY; n++) {
+        multiply(device, p, n);
+        if (n > 3) assert_int_equal(requests_for(device, &books, p, 1 + n % 3), 0);
     }
-    for (int64_t rows = MANY; rows > MANY - 50; rows--)
-        assert_int_equal(requests_for(device, &books, p, rows), 0);
+    for (int64_t n = MANY; n > MANY - 50; n--) assert_int_equal(requests_for(device, &books, p, n), 0);
     assert_true(requests_for(device, &books, p, 4) > 0); /* not used since, so it was dropped */
     assert_int_equal(requests_for(device, &books, p, 4), 0);
     tern_device_close(device);
@@ -166,7 +166,7 @@ static void what_is_made_again_computes_the_same(void **state)
     const int made = tern__prims_count(device);
     int64_t others = TERN__PRIMS_MAX - made, next = others;
     for (int gone = 0; gone <= made; gone++) {
-        for (int64_t rows = others; rows > 0; rows--) assert_int_equal(multiply(device, p, rows), TERN_OK);
+        for (int64_t n = others; n > 0; n--) assert_int_equal(multiply(device, p, n), TERN_OK);
         assert_int_equal(tern__prims_count(device), TERN__PRIMS_MAX);
         for (int i = 0; i < gone; i++) assert_int_equal(multiply(device, p, ++next), TERN_OK);
         const convolved again = convolve(device);
@@ -183,8 +183,7 @@ static void *work(void *ctx)
     int *wrong = ctx;
     product *p = product_new();
     tern_device *device = open_device();
-    for (int64_t rows = 1; rows <= MANY; rows++)
-        *wrong += multiply(device, p, rows) != TERN_OK || !is_right(p, rows);
+    for (int64_t n = 1; n <= MANY; n++) *wrong += multiply(device, p, n) != TERN_OK || !is_right(p, n);
     *wrong += tern__prims_count(device) != TERN__PRIMS_MAX;
     tern_device_close(device);
     free(p);
