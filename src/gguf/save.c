@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FUNC "tern_gguf_save"
 
@@ -318,7 +319,9 @@ int tern_gguf_save(const char *folder, const char *path, const tern_gguf_opts *o
     gguf_model m = {.architecture = find_architecture(folder, err), .type = o.type};
     if (!m.architecture) return err->code;
     char full[PATH_MAX], *config = tern__path_join(folder, "config.json", FUNC, err);
-    const char *name = o.name ? o.name : realpath(folder, full) ? basename(full) : folder;
+    snprintf(full, sizeof(full), "%s", folder);
+    if (!strcmp(folder, ".") && !getcwd(full, sizeof(full))) snprintf(full, sizeof(full), "model");
+    const char *name = o.name ? o.name : basename(full);
     tern_module *model = config ? tern_pretrained_open(folder, NULL, err) : NULL;
     tern__gguf g = {.architecture = m.architecture->kind->model_type, .func = FUNC, .err = err};
     m.config = (tern__config){NULL, config, FUNC, err};
