@@ -68,7 +68,7 @@ static const char script[] =
 
 /* Returns the child, whose standard input and output is the other end of *line; -1: it could not be
  * started. */
-static pid_t child_start(const char *python, int *line, tern_error *err)
+static pid_t jinja_child_start(const char *python, int *line, tern_error *err)
 {
     char isolated[] = "-I", command[] = "-c";
     char *argv[] = {(char *)python, isolated, command, (char *)script, NULL};
@@ -92,7 +92,7 @@ static pid_t child_start(const char *python, int *line, tern_error *err)
 
 /* Sends the request and reads the answer up to its end. A child that does not read has failed, and says
  * so. */
-static int child_ask(int line, const char *request, tern_text *answer, tern_error *err)
+static int jinja_child_ask(int line, const char *request, tern_text *answer, tern_error *err)
 {
     for (size_t sent = 0, bytes = strlen(request); sent < bytes;) {
         ssize_t some = send(line, request + sent, bytes - sent, MSG_NOSIGNAL);
@@ -118,9 +118,9 @@ static cJSON *python_ask(const char *python, const char *request, tern_error *er
     tern_text answer = {0};
     cJSON *object = NULL;
     int line;
-    pid_t pid = child_start(python, &line, err);
+    pid_t pid = jinja_child_start(python, &line, err);
     if (pid < 0) return NULL;
-    if (!child_ask(line, request, &answer, err)) object = cJSON_Parse(answer.text);
+    if (!jinja_child_ask(line, request, &answer, err)) object = cJSON_Parse(answer.text);
     close(line);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
@@ -212,7 +212,7 @@ static char *chat_template_load(const char *folder, tern_error *err)
     return text;
 }
 
-static int chat_fill(tern__chat *chat, const char *folder, tern_error *err)
+static int chat_request_fill(tern__chat *chat, const char *folder, tern_error *err)
 {
     cJSON *tokens = cJSON_AddObjectToObject(chat->request, "special_tokens");
     cJSON *config = chat_file_read(folder, "tokenizer_config.json", err),
@@ -240,7 +240,7 @@ tern__chat *tern__chat_open(const char *folder, tern_error *err)
     tern__chat *chat = tern__alloc(sizeof(*chat), FUNC, err);
     if (!chat) return NULL;
     chat->request = cJSON_CreateObject();
-    if (!chat_fill(chat, folder, err)) return chat;
+    if (!chat_request_fill(chat, folder, err)) return chat;
     tern__chat_free(chat);
     return NULL;
 }

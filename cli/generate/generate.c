@@ -78,7 +78,7 @@ static int options_settle(session *s, tern_error *err)
 }
 
 /* The model's vocabulary may be larger, as it often is to be a multiple of 64. */
-static int vocabulary_check(const session *s, tern_error *err)
+static int generate_vocabulary_check(const session *s, tern_error *err)
 {
     const tern__language_model *model = tern__language_model_of(s->model);
     if (!model)
@@ -91,14 +91,14 @@ static int vocabulary_check(const session *s, tern_error *err)
                            (long long)ids, (long long)words);
 }
 
-static int model_open(session *s, tern_error *err)
+static int generate_model_open(session *s, tern_error *err)
 {
     tern_dtype dtype = !chosen.dtype                   ? TERN_F32
                        : !strcmp(chosen.dtype, "bf16") ? TERN_BF16
                        : !strcmp(chosen.dtype, "f16")  ? TERN_F16
                                                        : TERN_F32;
     s->model = tern_pretrained_open(s->folder, NULL, err);
-    if (!s->model || vocabulary_check(s, err)) return err->code;
+    if (!s->model || generate_vocabulary_check(s, err)) return err->code;
     tern_error apart = {0}; /* adapters of a shared weight stay beside it */
     if (chosen.adapter && tern_lora_open(s->model, chosen.adapter, false, err)) return err->code;
     if (chosen.adapter) tern_lora_merge(s->model, &apart);
@@ -108,7 +108,7 @@ static int model_open(session *s, tern_error *err)
 }
 
 /* The small files first, so that what is wrong with them is told at once. */
-static int session_open(session *s, tern_error *err)
+static int generate_session_open(session *s, tern_error *err)
 {
     s->is_terminal = isatty(STDOUT_FILENO);
     s->tokenizer = tern_tokenizer_open(s->folder, err);
@@ -119,10 +119,10 @@ static int session_open(session *s, tern_error *err)
     if (s->device && chosen.threads) tern_device_threads_set(s->device, (int)chosen.threads, err);
     s->scope = err->code ? NULL : tern_scope_new(s->device, NULL, err);
     s->stream = s->scope ? tern_decode_stream_new(s->tokenizer, NULL, err) : NULL;
-    return s->stream ? model_open(s, err) : err->code;
+    return s->stream ? generate_model_open(s, err) : err->code;
 }
 
-static void session_close(session *s)
+static void generate_session_close(session *s)
 {
     tern_module_free(s->model);
     tern_decode_stream_free(s->stream);
@@ -311,7 +311,7 @@ static int prompts_answer(session *s, const char *prompt, tern_error *err)
 
 /* ---- options ---- */
 
-static int real_take(const tern__cli_option *option, const char *text, tern_error *err)
+static int option_read_real(const tern__cli_option *option, const char *text, tern_error *err)
 {
     char *end;
     double value = strtod(text, &end);
@@ -321,27 +321,27 @@ static int real_take(const tern__cli_option *option, const char *text, tern_erro
     return TERN_OK;
 }
 
-static int temperature_take(const tern__cli_option *option, const char *text, tern_error *err)
+static int option_read_temperature(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    if (real_take(option, text, err) || chosen.temperature > 0) return err->code;
+    if (option_read_real(option, text, err) || chosen.temperature > 0) return err->code;
     return tern__error_set(err, FUNC, TERN_E_RANGE, "expected more than 0, got %s%s", text,
                            chosen.temperature == 0 ? "; --greedy takes the most probable token" : "");
 }
 
-static int top_p_take(const tern__cli_option *option, const char *text, tern_error *err)
+static int option_read_top_p(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    if (real_take(option, text, err) || (chosen.top_p > 0 && chosen.top_p <= 1)) return err->code;
+    if (option_read_real(option, text, err) || (chosen.top_p > 0 && chosen.top_p <= 1)) return err->code;
     return tern__error_set(err, FUNC, TERN_E_RANGE, "expected more than 0 and at most 1, got %s", text);
 }
 
-static int penalty_take(const tern__cli_option *option, const char *text, tern_error *err)
+static int option_read_penalty(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    if (real_take(option, text, err) || chosen.repetition_penalty > 0) return err->code;
+    if (option_read_real(option, text, err) || chosen.repetition_penalty > 0) return err->code;
     return tern__error_set(err, FUNC, TERN_E_RANGE, "expected more than 0, got %s", text);
 }
 
 /* A number from 0 on. */
-static int count_take(const tern__cli_option *option, const char *text, tern_error *err)
+static int option_read_count(const tern__cli_option *option, const char *text, tern_error *err)
 {
     char *end;
     errno = 0;
@@ -358,15 +358,15 @@ static const tern__cli_option options[] = {
      .help = "end a text after N tokens; default: as the folder says, else 20"},
     {"greedy", .on = &chosen.greedy,
      .help = "take the most probable token each time; default: as the folder says"},
-    {"temperature", .value = "T", .take = temperature_take, .to = &chosen.temperature,
+    {"temperature", .value = "T", .take = option_read_temperature, .to = &chosen.temperature,
      .help = "draw tokens; below 1 probable ones more often, above 1 less often"},
-    {"top-k", .value = "K", .take = count_take, .to = &chosen.top_k,
+    {"top-k", .value = "K", .take = option_read_count, .to = &chosen.top_k,
      .help = "draw from the K most probable tokens; 0: from all"},
-    {"top-p", .value = "P", .take = top_p_take, .to = &chosen.top_p,
+    {"top-p", .value = "P", .take = option_read_top_p, .to = &chosen.top_p,
      .help = "draw from the fewest tokens that have at least the probability P together"},
-    {"repetition-penalty", .value = "R", .take = penalty_take, .to = &chosen.repetition_penalty,
+    {"repetition-penalty", .value = "R", .take = option_read_penalty, .to = &chosen.repetition_penalty,
      .help = "above 1: tokens that are there become less probable"},
-    {"seed", .value = "N", .take = count_take, .to = &chosen.seed,
+    {"seed", .value = "N", .take = option_read_count, .to = &chosen.seed,
      .help = "of the draws, which are then the same each time; default: the clock"},
     {"adapter", .value = "FOLDER", .text = &chosen.adapter,
      .help = "add low-rank adapters to the weights, of a folder with PEFT's files"},
@@ -413,8 +413,9 @@ int tern__cli_generate(int argc, char **argv)
     if (!status) status = options_check(argc - optind);
     if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
     session s = {.folder = argv[optind]};
-    if (!session_open(&s, &err)) prompts_answer(&s, argc - optind > 1 ? argv[optind + 1] : NULL, &err);
-    session_close(&s);
+    if (!generate_session_open(&s, &err))
+        prompts_answer(&s, argc - optind > 1 ? argv[optind + 1] : NULL, &err);
+    generate_session_close(&s);
     tern_error_print(&err);
     if (err.code) return TERN__EXIT_FAILED;
     return is_interrupted ? EXIT_INTERRUPTED : tern__cli_flush(FUNC);
