@@ -1,5 +1,5 @@
-# make install: installs the headers, the Fortran module, the library, the command, the plug-ins in lib/tern, tern.pc for pkg-config, and
-# the target tern::tern for find_package(tern). All paths between them are relative, so the prefix may be moved.
+# make install: installs the headers, the Fortran module, the library, the command, the plug-ins in lib/tern, tern.pc for pkg-config, the
+# target tern::tern for find_package(tern), and the documents and examples. All paths between them are relative, so the prefix may be moved.
 include(CMakePackageConfigHelpers)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/examples/fortran/tern.f90 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}) # to be compiled with the program
@@ -22,3 +22,7 @@ set(TERN_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tern)
 install(EXPORT tern NAMESPACE tern:: FILE ternConfig.cmake DESTINATION ${TERN_CMAKE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/ternConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/ternConfigVersion.cmake DESTINATION ${TERN_CMAKE_DIR})
+
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN *.json EXCLUDE)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
