@@ -72,14 +72,16 @@ bool history_is_best(const history *h, const char *name, bool least)
     return !isnan(last);
 }
 
-static bool is_in_group(const char *name, const char *group)
+bool history_is_of_class(const history *h, const char *name)
 {
-    return group && !strncmp(name, group, strlen(group));
+    return h->class_group && !strncmp(name, h->class_group, strlen(h->class_group));
 }
 
-bool history_is_main(const history *h, const char *name)
+int history_classes(const history *h)
 {
-    return !strchr(name, '/') || is_in_group(name, "loss/") || is_in_group(name, h->main_group);
+    int count = 0;
+    for (int i = 0; i < h->count; i++) count += history_is_of_class(h, h->series[i].name);
+    return count;
 }
 
 const char *history_short_name(const char *name)
@@ -92,7 +94,7 @@ void history_free(history *h)
 {
     for (int i = 0; i < h->count; i++) free(h->series[i].values);
     free(h->epochs);
-    *h = (history){.main_group = h->main_group};
+    *h = (history){.class_group = h->class_group};
 }
 
 /* ---- in a checkpoint: {"epochs": [1, 2], "loss_sum": .., "numbers": {"top1": [.., ..], ..}} ---- */

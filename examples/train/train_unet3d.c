@@ -262,9 +262,8 @@ static void report(trainer *t, const tern_confusion *seen)
     double dice = 0, iou = 0;
     int last = volumes_labels(v) - 1;
     for (int k = 1; k <= last; k++) {
-        char name[48], number[12];
-        snprintf(number, sizeof(number), "%d", k);
-        snprintf(name, sizeof(name), "dice/%s", v->names ? v->names[k] : number);
+        char name[48];
+        snprintf(name, sizeof(name), "dice/%s", v->legend[k].name);
         if (last > 1) trainer_number(t, name, tern_confusion_dice(seen, k));
         dice += tern_confusion_dice(seen, k) / last;
         iou += tern_confusion_iou(seen, k) / last;
@@ -348,8 +347,8 @@ static void print_scores(const unet *u, tern_scope *s, uint8_t *guess, uint8_t *
     tern_scope_end(s, err);
     printf("the whole volume:");
     for (int k = 1; k < volumes_labels(&u->volumes); k++)
-        printf("  %s Dice %.4f IoU %.4f", u->volumes.names ? u->volumes.names[k] : "class",
-               tern_confusion_dice(seen, k), tern_confusion_iou(seen, k));
+        printf("  %s Dice %.4f IoU %.4f", u->volumes.legend[k].name, tern_confusion_dice(seen, k),
+               tern_confusion_iou(seen, k));
     putchar('\n');
     tern_confusion_free(seen);
 }
@@ -404,6 +403,7 @@ int main(int argc, char **argv)
                     .net = new_net(&u, t.rng, &err),
                     .train = u.train,
                     .test = u.test,
+                    .class_group = "dice/",
                     .best = "dice",
                     .self = &u,
                     .optim = new_adam,

@@ -477,7 +477,7 @@ static void print_row(const trainer *t, bool is_end, double seconds, double rate
     if (!is_end || ends_midway(t))
         add_text(line, " %s step %lld", is_end ? "until" : "at", (long long)t->step);
     for (int i = 0; i < h->count; i++)
-        if (history_is_main(h, h->series[i].name))
+        if (!history_is_of_class(h, h->series[i].name) || history_classes(h) <= HISTORY_PRINTED)
             add_number(line, h->series[i].name, h->series[i].values[h->rows]);
     add_text(line, "  %.*f %s/s  %.1f s, data %.1f %%", rate > 0 && rate < 1 ? 2 : 1, rate, task_unit(t),
              seconds, 100 * t->waiting);
@@ -751,7 +751,7 @@ static void save_figure(trainer *t)
 {
     char path[600], title[128];
     tern_error err = {0};
-    if (!t->first || (t->history.rows < 2 && !t->gallery.count)) return; /* there is nothing to draw */
+    if (!t->first || (!t->history.rows && !t->gallery.count)) return; /* there is nothing to draw */
     snprintf(path, sizeof(path), "%s/%s.png", t->dir, t->flags->program);
     snprintf(title, sizeof(title), "%s on %s", t->task->model, t->task->data);
     figure_save(path, title, &t->history, &t->gallery, &err);
@@ -777,7 +777,7 @@ static void run_epochs(trainer *t, tern_error *err)
 void trainer_run(trainer *t, const task *k, tern_error *err)
 {
     t->task = k;
-    t->history.main_group = k->main_group;
+    t->history.class_group = k->class_group;
     open_all(t, err);
     if (!err->code) {
         if (t->first) banner_print(t, steps_per_epoch(t));
