@@ -1,6 +1,6 @@
 # make builds everything but the tests; make extras first installs what MPI, Fortran and train_unet3d's brains need; make install installs
 # it into PREFIX, and make uninstall removes it; make demo and make test run the two scripts of the README; make dist writes the sources of
-# the last commit into an archive; make deb builds Debian's packages.
+# the last commit into an archive; make deb builds Debian's packages; make html makes pages of the headers.
 BUILD ?= build
 PREFIX ?= /usr/local
 # Ninja looks at a thousand files faster than make does. A build folder keeps the generator that it has.
@@ -45,7 +45,11 @@ dist:
 deb:
 	./scripts/deb.sh
 
+html:
+	doxygen docs/Doxyfile
+	@echo "make: build/html/index.html"
+
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all configure extras install uninstall dist deb demo test clean
+.PHONY: all configure extras install uninstall dist deb html demo test clean
