@@ -1,4 +1,4 @@
-/* main.c - the `tern` command: finds the subcommand (run, new, inspect, convert, info, bench ..) and runs it. */
+/* main.c - the `tern` command: finds the subcommand (run, new, inspect, info, bench ..) and runs it. */
 #include "cli.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* new.c - `tern new`: writes a program to start from, with its data, into a new folder. The files are those of
- * cli/new/template, which the build puts into the command; @NAME@ in them becomes the program's name. */
+/* new.c - `tern new`: writes a program to start from, with its data, into a new folder. The files are those
+ * of cli/new/template, which the build puts into the command; @NAME@ in them becomes the program's name. */
 #include "cli.h"
 #include "flags.h"
 

@@ -130,7 +130,8 @@ typedef struct tern_confusion_chart {
 } tern_confusion_chart;
 
 /* A page: images, `across` in a row, and their legend; below them bar charts, two in a row; then charts and
- * the confusion matrix, two in a row. Parts with a count of 0, or NULL, are left out; one part must be there. */
+ * the confusion matrix, two in a row. Parts with a count of 0, or NULL, are left out; one part must be
+ * there. */
 typedef struct tern_figure {
     const char *title;
     const tern_picture *pictures;

@@ -12,7 +12,8 @@
 #define LEGEND  30  /* height of a line of the legend                */
 #define SWATCH  14
 
-/* The page has one column if there are no two charts or bars to put side by side, and no long rows of images. */
+/* The page has one column if there are no two charts or bars to put side by side, and no long rows of
+ * images. */
 static double page_width(const tern_figure *f)
 {
     int charts = f->chart_count + !!f->confusion;

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
 from headers import BUILD, call, sanitizer
 
 
@@ -77,4 +78,4 @@ class New(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

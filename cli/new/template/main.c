@@ -2,8 +2,8 @@
  *
  *     tern run -n 2 build/@NAME@ [EPOCHS]
  *
- * Everything goes into the folder run/: curves for TensorBoard, the best weights as best.pth (torch.load opens
- * it), and snapshots. Ctrl-C saves; the same command again goes on where it was. */
+ * Everything goes into the folder run/: curves for TensorBoard, the best weights as best.pth (torch.load
+ * opens it), and snapshots. Ctrl-C saves; the same command again goes on where it was. */
 #include "data.h"
 
 #include <stdio.h>
