@@ -9,8 +9,8 @@
  * Trains on patches at random places and prints Dice and IoU over a grid of patches of the test volumes, each
  * patch once over all ranks. At the end it predicts the whole first test volume and writes prediction.nii.gz,
  * with image.nii.gz and label.nii.gz, for any viewer, and train_unet3d.png. --preset article uses the sizes
- * of a well-known script: 100 epochs, 8 patches of 32x160x160 per rank, Adam with a rate of 2e-4 that drops to a
- * fifth after 25, 50 and 75 epochs. */
+ * of a well-known script: 100 epochs, 8 patches of 32x160x160 per rank, Adam with a rate of 2e-4 that drops
+ * to a fifth after 25, 50 and 75 epochs. */
 #include "slices.h"
 #include "trainer.h"
 #include "volumes.h"
