@@ -1,4 +1,5 @@
 """tern's tokenizers compared with Hugging Face's: what is trained, ids and text of every part that tern reads, files in both directions."""
+import base64
 import ctypes
 import importlib.util
 import json
@@ -135,6 +136,31 @@ def byte_level(use_regex=True, add_prefix_space=False):
 
 def split(pattern, behavior="isolated", invert=False):
     return pre_tokenizers.Split(Regex(pattern), behavior, invert)
+
+
+def charsmap(rules):
+    """Writes SentencePiece's table of what texts become: a double array as Darts-clone has it, and the texts."""
+    units, bases, texts = {0: 0}, set(), b""
+    places = {}
+    for value in rules.values():
+        places.setdefault(value, len(texts))
+        texts += value.encode() + b"\0" if places[value] == len(texts) else b""
+
+    def place(at, keys, depth):
+        labels = sorted({key[depth] if depth < len(key) else 0 for key in keys})
+        base = next(base for base in range(1 << 20) if base not in bases and not any(base ^ label in units for label in labels))
+        bases.add(base)
+        units[at] |= (at ^ base) << 10 | (0 in labels) << 8
+        units.update({base ^ label: label for label in labels})
+        for label in labels:
+            if label:
+                place(base ^ label, [key for key in keys if depth < len(key) and key[depth] == label], depth + 1)
+            else:
+                units[base] = 1 << 31 | places[rules[next(key for key in keys if depth == len(key)).decode()]]
+
+    place(0, [key.encode() for key in rules], 0)
+    trie = b"".join(units.get(i, 0).to_bytes(4, "little") for i in range(max(units) // 256 * 256 + 256))
+    return base64.b64encode(len(trie).to_bytes(4, "little") + trie + texts).decode()
 
 
 class TokenizerNewestTest(unittest.TestCase):
@@ -314,6 +340,21 @@ class TokenizerNewestTest(unittest.TestCase):
             with self.subTest(json.loads(peer.to_str())["normalizer"]):
                 for text in texts:
                     self.assertEqual(ours.encode(text), peer.encode(text).ids, ascii(text))
+
+    def test_precompiled(self):
+        """T5's normalizer: what NFKC changes, blanks, a text of several, none, and keys that others begin with."""
+        rules = {c: unicodedata.normalize("NFKC", c) for c in OLD[:: 7] if unicodedata.normalize("NFKC", c) != c}
+        rules |= {"\t": " ", "\r": " ", "\n": " ", "\u3000": " ", "a": "b", "ab": "x", "e\u0301": "\u00e9", "\u0302": "", "\u00c4": "Ae", "\u2603": "snow man", "\U0001f1e9": "D", "x": "x", "\x07": ""}
+        marks = [c for c in OLD if unicodedata.combining(c)]
+        rng = random.Random(9)
+        texts = documents(64, 40) + ["".join(rng.choices("abeEx\u00c4 \r\n\t\u1112\u1161\u11ab\u3000\U0001f1e9\U0001f1ea\u2603\u200d\x07", k=9) + rng.choices(marks, k=3) + rng.choices(OLD, k=2)) for _ in range(800)]
+        for some in (rules, {"\u2603": "snow"}):
+            file = json.loads(self.base.to_str())
+            file["normalizer"] = dict(type="Precompiled", precompiled_charsmap=charsmap(some))
+            peer = Tokenizer.from_str(json.dumps(file))
+            ours = self.opened(peer)
+            for text in texts:
+                self.assertEqual(ours.encode(text), peer.encode(text).ids, ascii(text))
 
     def unigram(self, **more):
         """What is learnt from texts without most characters."""
