@@ -289,7 +289,14 @@ class Gguf(InFolder):
 
     def test_options(self):
         self.folder_write("llama")
-        self.refused("expected OUT to end in .pt, .pth, .safetensors or .gguf", out="out.ggml", code=2)
+        self.refused("expected OUT to end in .pt, .pth, .safetensors or .gguf", folder="none", out="out.ggml", code=2)
+        self.refused("--adapter is for a .gguf or a folder", "--adapter", "x", out="out.pt", code=2)
+        self.refused("IN and OUT are the same folder", out="in", code=2)
+        for dtype in ("f64", "q8_0"):
+            self.refused(f'--dtype: expected f32, bf16 or f16 for a folder, got "{dtype}"', "--dtype", dtype, out="out", code=2)
+        self.refused("--flatten is not for a folder", "--flatten", out="out", code=2)
+        for out in ("out.gguf", "out"):
+            self.refused("adapter_config.json: No such file", "--adapter", self.path("in"), out=out)
         for dtype in ("f64", "bf16"):
             self.refused(f'--dtype: expected f32, f16 or q8_0 for a .gguf, got "{dtype}"', "--dtype", dtype, code=2)
         self.refused("--dtype q8_0: only a .gguf has it", "--dtype", "q8_0", out="out.pt", code=2)
