@@ -226,7 +226,7 @@ static int prompt_encode(session *s, const char *text, size_t bytes, tern_error 
     return TERN_OK;
 }
 
-/* Of a chat, the model computes only what follows the tokens that this prompt and the last text begin with. */
+/* Of a chat, only what follows the tokens that this prompt and the last text begin with is computed. */
 static int prompt_recall(session *s, tern_error *err)
 {
     int64_t known = 0, most = TERN__MIN(s->seen.count, s->ids.count - 1);

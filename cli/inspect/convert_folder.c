@@ -1,5 +1,5 @@
-/* convert_folder.c - a folder of Hugging Face becomes a file of GGUF (tern_gguf_save), or another folder, with
- * the adapters of a third one merged into its weights. */
+/* convert_folder.c - a folder of Hugging Face becomes a file of GGUF (tern_gguf_save), or another folder,
+ * with the adapters of a third one merged into its weights. */
 #include "inspect/convert_folder.h"
 
 #include "base/file.h"

@@ -54,10 +54,10 @@ TERN_API tern_generate_opts tern_generate_defaults(void);
  * own: it is ended after each token. Equal logits: the lowest id. transformers' generate(), for one text;
  * greedy ids are the same.
  *
- * E_INVALID: not a language model, an empty prompt, pointers, a cache of another model or batch; E_RANGE: options, an id that the model's
- * vocabulary does not have (with its place), a prompt longer than the longest context, or not shorter than
- * max_length; E_STATE: the scope has work; E_FORMAT: a logit is NaN or infinity, or all are -infinity;
- * E_MEMORY. After an error `ids` has the tokens so far. */
+ * E_INVALID: not a language model, an empty prompt, pointers, a cache of another model or batch; E_RANGE:
+ * options, an id that the model's vocabulary does not have (with its place), a prompt longer than the
+ * longest context, or not shorter than max_length; E_STATE: the scope has work; E_FORMAT: a logit is NaN or
+ * infinity, or all are -infinity; E_MEMORY. After an error `ids` has the tokens so far. */
 TERN_API int tern_generate(tern_module *model, tern_scope *scope, tern_token_ids *ids,
                            const tern_generate_opts *opts, tern_error *err);
 

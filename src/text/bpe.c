@@ -79,7 +79,8 @@ static int merge_read_pair(tern__json *json, merges_reading *r, tern_error *err)
     return tern__json_expect(json, ']', err);
 }
 
-/* Makes the text of what the two tokens become: the second one loses the prefix of those that begin no word. */
+/* Makes the text of what the two tokens become: the second one loses the prefix of those that begin no
+ * word. */
 static int merge_join(const tern__json *json, merges_reading *r, tern_error *err)
 {
     size_t prefix = r->t->bpe.prefix.bytes;

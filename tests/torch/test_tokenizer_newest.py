@@ -17,8 +17,9 @@ import skips  # noqa: E402
 
 if not importlib.util.find_spec("tokenizers"):
     skips.end("no tokenizers: run scripts/peers.sh")
-if not skips.has_part("regex"):
-    skips.end("this build has no regex")
+for part in ("regex", "unicode"):
+    if not skips.has_part(part):
+        skips.end(f"this build has no {part}")
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
