@@ -4,6 +4,7 @@
 #include "cli.h"
 #include "flags.h"
 
+#include "base/text.h"
 #include "models/language_model.h"
 #include "text/bytes.h"
 
@@ -11,6 +12,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -109,10 +111,28 @@ static int generate_model_open(session *s, tern_error *err)
     return TERN_OK;
 }
 
+/* A run of train_language_model has its models in folders of its own. */
+static int run_folder_check(const session *s, tern_error *err)
+{
+    static const char *const names[] = {"best", "last"};
+    char path[PATH_MAX], found[2 * PATH_MAX] = "";
+    snprintf(path, sizeof(path), "%s/config.json", s->folder);
+    if (!access(path, F_OK)) return TERN_OK;
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s/tokenizer.json", s->folder, names[i]);
+        if (!access(path, F_OK))
+            tern__text_append(found, sizeof(found), "%s%s/%s", *found ? " and " : "", s->folder, names[i]);
+    }
+    if (!*found) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_INVALID, "%s is the folder of a run; its models are in %s",
+                           s->folder, found);
+}
+
 /* The small files first, so that what is wrong with them is told at once. */
 static int generate_session_open(session *s, tern_error *err)
 {
     s->is_terminal = isatty(STDOUT_FILENO);
+    if (run_folder_check(s, err)) return err->code;
     s->tokenizer = tern_tokenizer_open(s->folder, err);
     if (!s->tokenizer || tern_generation_config_open(s->folder, &s->config, err)) return err->code;
     if (options_settle(s, err)) return err->code;

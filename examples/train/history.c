@@ -36,7 +36,9 @@ void history_set(history *h, const char *name, double value)
 {
     int i = find_series(h, name);
     if (i < 0) i = add_series(h, name);
-    if (i >= 0) h->series[i].values[h->rows] = value;
+    if (i < 0) return;
+    h->series[i].values[h->rows] = value;
+    h->series[i].is_set = true;
 }
 
 double history_get(const history *h, const char *name, int64_t row)
@@ -61,6 +63,7 @@ void history_row_end(history *h, double epochs)
     for (int i = 0; i < h->count; i++) {
         double *values = grow_values(h, &h->series[i].values);
         if (values) values[h->rows] = NAN;
+        h->series[i].is_set = false;
     }
 }
 

@@ -5,12 +5,13 @@
 
 #include <tern.h>
 
-#define HISTORY_NAMES 32
+#define HISTORY_NAMES 128
 
 typedef struct history {
     struct {
         char name[48];
         double *values; /* [rows], NaN if a row has none */
+        bool is_set;    /* in the current row            */
     } series[HISTORY_NAMES];
     int count;
     const char *main_group;              /* "iou/": its numbers are main ones; NULL: none      */

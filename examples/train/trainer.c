@@ -346,6 +346,7 @@ static void open_all(trainer *t, tern_error *err)
     open_snapshot(t, err);
     skip_epochs(t);
     if (t->flags->resume) resume(t, err);
+    if (t->first && !t->flags->resume && run_dir_has(t->dir, "latest")) run_dir_clear(t->dir, err);
     open_board(t, err);
     agree(t, err);
 }
@@ -433,11 +434,22 @@ static bool is_evaluation_due(const trainer *t)
 
 void trainer_number(trainer *t, const char *name, double value)
 {
-    char tag[64];
     if (t->stopped) return; /* of a part of the samples */
-    snprintf(tag, sizeof(tag), "%s%s", strncmp(name, "loss/", 5) ? EVALUATION : "", name);
     history_set(&t->history, name, value);
-    tern_board_scalar(t->board, tag, value, t->step, NULL);
+}
+
+/* Adds the numbers of an evaluation to the curves, as soon as it has all: one that is stopped is made again by
+ * the resumed run. */
+static void log_row(const trainer *t)
+{
+    const history *h = &t->history;
+    for (int i = 0; i < h->count; i++) {
+        char tag[64];
+        const char *name = h->series[i].name;
+        snprintf(tag, sizeof(tag), "%s%s", strncmp(name, "loss/", 5) ? EVALUATION : "", name);
+        if (h->series[i].is_set)
+            tern_board_scalar(t->board, tag, h->series[i].values[h->rows], t->step, NULL);
+    }
 }
 
 void trainer_text(trainer *t, const char *name, const char *text)
@@ -631,6 +643,7 @@ static bool evaluate_row(trainer *t, bool is_end, double seconds, double speed, 
     trainer_number(t, "loss/train", h->row_loss_sum / h->row_loss_count);
     evaluate(t, err);
     if (err->code || t->stopped) return false;
+    log_row(t);
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
     tern_board_parameters(t->board, t->task->net, t->step, NULL);
     if (speed > 0) {

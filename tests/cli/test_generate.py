@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -199,6 +200,12 @@ class Generate(unittest.TestCase):
             self.refused(1, "the prompt is empty", stdin=None, input=text)
         self.refused(1, "the prompt is empty", "")
         self.refused(1, "has no chat template: neither", "x", "--chat")
+        run = os.path.join(self.folder, "run")
+        for name, text in (("last", f"{run} is the folder of a run; its models are in {run}/last\n"), ("best", f"in {run}/best and {run}/last\n")):
+            shutil.copytree(self.folder, os.path.join(run, name), ignore=shutil.ignore_patterns("run"))
+            code, out, err = job.tern("generate", run, "x")
+            self.assertEqual((code, out), (1, ""))
+            self.assertTrue(err.endswith(text), err)
         write_model(self.folder, n_positions=5)
         self.refused(1, "and the model's longest context is 5", TEXT)
         write_model(self.folder, vocab_size=self.size - 3)
