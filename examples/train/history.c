@@ -67,6 +67,16 @@ void history_row_end(history *h, double epochs)
     }
 }
 
+void history_log(const history *h, tern_board *board, int64_t step)
+{
+    for (int i = 0; i < h->count; i++) {
+        char tag[64];
+        const char *name = h->series[i].name, *group = strncmp(name, "loss/", 5) ? HISTORY_EVALUATION : "";
+        snprintf(tag, sizeof(tag), "%s%s", group, name);
+        if (h->series[i].is_set) tern_board_scalar(board, tag, h->series[i].values[h->rows], step, NULL);
+    }
+}
+
 bool history_is_best(const history *h, const char *name, bool least)
 {
     double last = history_get(h, name, h->rows), sign = least ? -1 : 1;
