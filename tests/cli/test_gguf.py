@@ -260,6 +260,7 @@ class Gguf(InFolder):
             ("llama", lambda file: file["normalizer"]["normalizers"][0].update(prepend="x"), "a normalizer or pre_tokenizer that is not SentencePiece's"),
             ("llama", lambda file: file["model"].update(byte_fallback=False), "characters without a byte_fallback"),
             ("llama", lambda file: file["model"].update(ignore_merges=True), "ignore_merges without ByteLevel"),
+            ("llama", lambda file: file["model"].update(end_of_word_suffix="</w>"), "tokens that say whether they begin or end a word"),
             ("llama", without_merge, "no merge for one of the pairs that make "),
             ("llama", out_of_order, "merges that no SentencePiece model has"),
         ]
@@ -268,6 +269,9 @@ class Gguf(InFolder):
                 self.folder_write(kind)
                 self.change("tokenizer.json", change)
                 self.refused(f"{self.path('in')}: the tokenizer has {text}")
+        self.folder_write("llama")
+        self.change("tokenizer.json", lambda file: file["model"].update(type="WordPiece"))
+        self.refused("the tokenizer is no BPE, which alone tern writes into GGUF")
         self.folder_write("gpt2", vocab_size=297)
         self.refused("the tokenizer has 298 tokens, but the model's vocab_size is 297")
         os.remove(self.path("in", "tokenizer.json"))
