@@ -36,7 +36,9 @@ void history_set(history *h, const char *name, double value)
 {
     int i = find_series(h, name);
     if (i < 0) i = add_series(h, name);
-    if (i >= 0) h->series[i].values[h->rows] = value;
+    if (i < 0) return;
+    h->series[i].values[h->rows] = value;
+    h->series[i].is_set = true;
 }
 
 double history_get(const history *h, const char *name, int64_t row)
@@ -61,6 +63,17 @@ void history_row_end(history *h, double epochs)
     for (int i = 0; i < h->count; i++) {
         double *values = grow_values(h, &h->series[i].values);
         if (values) values[h->rows] = NAN;
+        h->series[i].is_set = false;
+    }
+}
+
+void history_log(const history *h, tern_board *board, int64_t step)
+{
+    for (int i = 0; i < h->count; i++) {
+        char tag[64];
+        const char *name = h->series[i].name, *group = strncmp(name, "loss/", 5) ? HISTORY_EVALUATION : "";
+        snprintf(tag, sizeof(tag), "%s%s", group, name);
+        if (h->series[i].is_set) tern_board_scalar(board, tag, h->series[i].values[h->rows], step, NULL);
     }
 }
 

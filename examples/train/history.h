@@ -5,13 +5,15 @@
 
 #include <tern.h>
 
-#define HISTORY_NAMES   32
-#define HISTORY_PRINTED 6 /* numbers of more classes are not printed, only drawn */
+#define HISTORY_NAMES      128
+#define HISTORY_PRINTED    6             /* numbers of more classes are not printed, only drawn  */
+#define HISTORY_EVALUATION "Evaluation/" /* the group of the curves of all numbers but losses */
 
 typedef struct history {
     struct {
         char name[48];
         double *values; /* [rows], NaN if a row has none */
+        bool is_set;    /* in the current row            */
     } series[HISTORY_NAMES];
     int count;
     const char *class_group;             /* "iou/": its numbers are those of classes; or NULL  */
@@ -29,6 +31,9 @@ double history_get(const history *h, const char *name, int64_t row);
 void history_loss_add(history *h, double loss);
 /* Ends the current row, after so many epochs. */
 void history_row_end(history *h, double epochs);
+/* Adds the numbers of the current row to the curves. Called when there are all: an evaluation that is
+ * stopped is made again by the resumed run. */
+void history_log(const history *h, tern_board *board, int64_t step);
 /* Is the number of the current row larger, or with `least` smaller, than all before it? */
 bool history_is_best(const history *h, const char *name, bool least);
 /* Is it a number of a class: "iou/lake"? */

@@ -110,7 +110,7 @@ class Info(unittest.TestCase):
                 self.assertEqual(self.cores({name: value}), cores)
 
     PLUGINS = {"figure": "libcairo2-dev", "jpeg": "libjpeg-dev", "png": "libpng-dev", "tiff": "libtiff-dev", "nifti": "libnifti-dev", "regex": "libpcre2-dev",
-               "topology": "libhwloc-dev", "openmpi": "libopenmpi-dev", "mpich": "libmpich-dev", "gloo": "libgloo-dev"}
+               "unicode": "libutf8proc-dev", "topology": "libhwloc-dev", "openmpi": "libopenmpi-dev", "mpich": "libmpich-dev", "gloo": "libgloo-dev"}
 
     def test_plugins(self):
         """Plug-ins that were built are listed; for the others there is a reason."""
