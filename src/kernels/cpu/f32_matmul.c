@@ -1,17 +1,17 @@
 /* f32_matmul.c - the f32 matrix product for registers of eight floats or four. A batch's results are cut
- * into blocks, one for each thread, or each is a thread's whole block. A thread takes up to 192 rows of its
+ * into blocks, one for each thread, or each is a thread's whole block. A thread takes up to 256 rows of its
  * block and 256 products of the sums at a time. That much of a is copied into strips of 4 rows, which stay
  * in the second-level cache. Up to 24 columns of b at a time are copied into a panel that stays in the
- * first. The product of a strip and a panel is kept in 12 registers, and every row of b's panel is loaded
- * into three more. 4 x 24 needs fewer loads than 6 x 16, 7 instead of 8 for 12 multiply-adds, and cuts
- * batches of 32 and 64 without a remainder.
+ * first; where b's rows are contiguous, by the first strip that reads them. The product of a strip and a
+ * panel is kept in 12 registers, and every row of b's panel is loaded into three more. 4 x 24 needs fewer
+ * loads than 6 x 16, 7 instead of 8 for 12 multiply-adds, and cuts batches of 32 and 64 without a remainder.
  *
- * * The sums are cut at places that depend on their length alone, and every element's products are added in
+ * The sums are cut at places that depend on their length alone, and every element's products are added in
  * order, so no bit depends on the number of threads, nor on the other rows and columns of the product. This
  * is why oneDNN's product is not used here: on CPUs without AVX-512 it cuts sums differently for each
  * number of threads.
  *
- * * Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008); Van Zee and van de
+ * Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008); Van Zee and van de
  * Geijn, "BLIS: a framework for rapidly instantiating BLAS functionality" (2015). */
 #include "kernels/cpu/width.h"
 
@@ -23,7 +23,7 @@
 #define LANES TERN__LANES
 
 /* A strip's rows, a panel's vectors, the most rows of a block and the most products of a stretch. */
-enum { ROWS = 4, VECTORS = 3, BLOCK_ROWS = 192, DEPTH = 256 };
+enum { ROWS = 4, VECTORS = 3, BLOCK_ROWS = 256, DEPTH = 256 };
 enum { A, B, Y };
 
 #define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
@@ -31,7 +31,6 @@ enum { A, B, Y };
 typedef struct job {
     const tern__call *call;
     const tern__product *product;
-    char *const *at; /* the operands' first elements */
     bool add, relu;
     int64_t row_cuts, column_cuts; /* of each matrix */
 } job;
@@ -42,8 +41,11 @@ typedef struct range {
 
 /* What is multiplied at a time: a block's strips by a panel. */
 typedef struct part {
-    const float *a, *b; /* (strips, depth, ROWS) and (depth, columns of whole vectors) */
+    const float *a; /* (strips, depth, ROWS) */
+    float *b;       /* the panel: (depth, columns of whole vectors) */
     int64_t depth;
+    const float *from; /* what has yet to be copied to the panel: rows, `step` apart; NULL: nothing */
+    int64_t step;
     float *y;
     int64_t y_row, rows, columns;
     const float *bias; /* of these columns; NULL: none, or not yet */
@@ -52,72 +54,95 @@ typedef struct part {
 
 /* ---- copies ---- */
 
-TERN__DEFINE_TURN(turn_lanes, tern__lanes)
+typedef float four __attribute__((vector_size(16)));
 
-/* Copies `lines` lines that are contiguous along the sum: element k of line l to to[k * width + l]. */
+/* Four elements each of as many lines as a vector has lanes, turned: v[i] becomes element i of all lines. The
+ * halves of a register do not mix, so in AVX2 a vector is loaded from two lines. */
+TERN__INLINE void load_turned(tern__lanes v[4], const float *from, int64_t line, int lines)
+{
+    four half[LANES] = {{0}};
+    EACH(l, LANES) if (l < lines) memcpy(&half[l], from + l * line, sizeof(four));
+#if TERN__LANES == 8
+    EACH(i, 4) v[i] = __builtin_shufflevector(half[i], half[i + 4], 0, 1, 2, 3, 4, 5, 6, 7);
+#define ZIP_LOW  0, 8, 1, 9, 4, 12, 5, 13
+#define ZIP_HIGH 2, 10, 3, 11, 6, 14, 7, 15
+#else
+    EACH(i, 4) v[i] = half[i];
+#define ZIP_LOW  0, 4, 1, 5
+#define ZIP_HIGH 2, 6, 3, 7
+#endif
+    _Pragma("GCC unroll 2") for (int round = 0; round < 2; round++)
+    {
+        const tern__lanes a = v[0], b = v[1], c = v[2], d = v[3];
+        v[0] = __builtin_shufflevector(a, c, ZIP_LOW);
+        v[1] = __builtin_shufflevector(a, c, ZIP_HIGH);
+        v[2] = __builtin_shufflevector(b, d, ZIP_LOW);
+        v[3] = __builtin_shufflevector(b, d, ZIP_HIGH);
+    }
+}
+
+/* Copies up to LANES lines that are contiguous along the sum: element k of line l to to[k * width + l]. If
+ * `width` is less than LANES, the lines behind it go to the next strip. */
 TERN__INLINE void copy_turned(float *to, int width, const float *from, int64_t line, int lines, int64_t depth)
 {
+    const int n = width < LANES ? width : LANES;
     int64_t k = 0;
-    for (; k + LANES <= depth; k += LANES) {
-        tern__lanes v[LANES] = {{0}};
-        EACH(l, LANES) if (l < lines) v[l] = tern__lanes_load(from + l * line + k, LANES);
-        turn_lanes(v);
-        EACH(i, LANES)
-        tern__lanes_store(to + (k + i) * width, v[i], width < LANES ? width : LANES);
+    for (; k + 4 <= depth; k += 4) {
+        tern__lanes v[4];
+        load_turned(v, from + k, line, lines);
+        EACH(i, 4)
+        for (int first = 0; first < LANES; first += n)
+            memcpy(to + first * depth + (k + i) * width, (const float *)&v[i] + first,
+                   (size_t)n * sizeof(*to));
     }
     for (; k < depth; k++)
-        for (int l = 0; l < lines; l++) to[k * width + l] = from[l * line + k];
+        for (int l = 0; l < lines; l++) to[l / n * n * depth + k * width + l % n] = from[l * line + k];
 }
 
-/* Copies lines that are contiguous across the sum. */
-TERN__INLINE void copy_straight(float *to, int width, const float *from, int64_t place, int lines,
-                                int64_t depth)
+/* Copies `strips` strips, LANES rows or, where rows are contiguous across the sum, a cache line of them. */
+TERN__INLINE void strips_copy(float *to, const tern__matrix *a, const float *from, int strips, int64_t depth)
 {
-    for (int64_t k = 0; k < depth; k++) memcpy(to + k * width, from + k * place, (size_t)lines * sizeof(*to));
-}
-
-/* Copies up to ROWS rows of a. Rows that do not exist stay undefined, and nothing reads them. */
-TERN__INLINE void strip_copy(float *to, const float *from, int64_t line, int64_t place, int rows,
-                             int64_t depth)
-{
-    if (place != 1)
-        copy_straight(to, ROWS, from, place, rows, depth);
+    if (a->column_stride == 1)
+        copy_turned(to, ROWS, from, a->row_stride, ROWS * strips, depth);
     else
-        copy_turned(to, ROWS, from, line, rows, depth);
+        for (int64_t k = 0; k < depth; k++)
+            for (int s = 0; s < strips; s++)
+                memcpy(to + (s * depth + k) * ROWS, from + k * a->column_stride + s * ROWS, sizeof(four));
 }
 
+/* Copies a block's rows. Those of the last strip that do not exist stay undefined, and nothing reads them. */
 TERN__SIMD static void block_copy(float *to, const tern__matrix *a, range rows, range sums)
 {
-    const float *from = (const float *)a->data + sums.first * a->column_stride;
-    int64_t depth = sums.last - sums.first, row = rows.first;
-    for (; row + ROWS <= rows.last; row += ROWS, to += ROWS * depth)
-        strip_copy(to, from + row * a->row_stride, a->row_stride, a->column_stride, ROWS, depth);
-    if (row < rows.last)
-        strip_copy(to, from + row * a->row_stride, a->row_stride, a->column_stride, (int)(rows.last - row),
-                   depth);
+    enum { SOME = LANES / ROWS, MANY = TERN__BLOCK / ROWS };
+    const float *from = (const float *)a->data + rows.first * a->row_stride + sums.first * a->column_stride;
+    int64_t depth = sums.last - sums.first, count = rows.last - rows.first, row = 0;
+    if (a->column_stride != 1)
+        for (; row + MANY * ROWS <= count; row += MANY * ROWS)
+            strips_copy(to + row * depth, a, from + row * a->row_stride, MANY, depth);
+    for (; row + SOME * ROWS <= count; row += SOME * ROWS)
+        strips_copy(to + row * depth, a, from + row * a->row_stride, SOME, depth);
+    for (; row < count; row += ROWS)
+        for (int64_t r = row; r < TERN__MIN(count, row + ROWS); r++)
+            for (int64_t k = 0; k < depth; k++)
+                to[row * depth + k * ROWS + r - row] = from[r * a->row_stride + k * a->column_stride];
 }
 
-/* Copies a panel of so many vectors of columns; columns that do not exist are 0. */
+/* Copies a panel of so many vectors of columns, where tile_multiply does not; columns that do not exist are
+ * 0. */
 TERN__INLINE void panel_copy_vectors(float *to, const float *from, int64_t line, int64_t place,
                                      int64_t columns, int64_t depth, int vectors)
 {
     int width = vectors * LANES;
     if (columns < width) memset(to, 0, (size_t)(width * depth) * sizeof(*to));
-    if (line == 1 && columns == width)
-        copy_straight(to, width, from, place, width, depth);
-    else if (line == 1)
-        copy_straight(to, width, from, place, (int)columns, depth);
+    if (line == 1)
+        for (int64_t k = 0; k < depth; k++)
+            memcpy(to + k * width, from + k * place, (size_t)columns * sizeof(*to));
     else
-        EACH(v, vectors)
-        {
-            int lines = (int)TERN__MIN(LANES, columns - v * LANES);
-            if (lines == LANES)
-                copy_turned(to + v * LANES, width, from + v * LANES * line, line, LANES, depth);
+        for (int v = 0; v < vectors; v++, to += LANES, from += LANES * line)
+            if (columns >= (v + 1) * LANES)
+                copy_turned(to, width, from, line, LANES, depth);
             else
-                for (int l = 0; l < lines; l++)
-                    for (int64_t k = 0; k < depth; k++)
-                        to[k * width + v * LANES + l] = from[(v * LANES + l) * line + k * place];
-        }
+                copy_turned(to, width, from, line, (int)columns - v * LANES, depth);
 }
 
 TERN__SIMD static void panel_copy(float *to, const tern__matrix *b, range columns, range sums)
@@ -135,23 +160,32 @@ TERN__SIMD static void panel_copy(float *to, const tern__matrix *b, range column
 
 /* ---- products ---- */
 
-/* Stores a row of sums, of which only the first `columns` exist. */
-TERN__INLINE void sums_store(const part *p, tern__lanes *sum, float *to, int64_t columns, int vectors)
+/* Stores a row of sums. */
+TERN__INLINE void sums_store(const part *p, tern__lanes *sum, float *to, int vectors)
 {
-    EACH(v, vectors)
-    {
-        int n = (int)TERN__MIN(LANES, columns - v * LANES), at = v * LANES;
-        if (p->add) sum[v] += tern__lanes_load(to + at, n);
-        if (p->bias) sum[v] += tern__lanes_load(p->bias + at, n);
-        if (p->relu) sum[v] = tern__lanes_relu(sum[v]);
-        tern__lanes_store(to + at, sum[v], n);
+    if (p->add) EACH(v, vectors) sum[v] += tern__lanes_load(to + v * LANES, LANES);
+    if (p->bias) EACH(v, vectors) sum[v] += tern__lanes_load(p->bias + v * LANES, LANES);
+    if (p->relu) EACH(v, vectors) sum[v] = tern__lanes_relu(sum[v]);
+    EACH(v, vectors) tern__lanes_store(to + v * LANES, sum[v], LANES);
+}
+
+/* The same, where only the first columns exist. */
+TERN__SIMD static void sums_store_some(const part *p, const float *sums, float *to)
+{
+    for (int64_t c = 0; c < p->columns; c += LANES) {
+        int n = (int)TERN__MIN(LANES, p->columns - c);
+        tern__lanes v = tern__lanes_load(sums + c, n);
+        if (p->add) v += tern__lanes_load(to + c, n);
+        if (p->bias) v += tern__lanes_load(p->bias + c, n);
+        tern__lanes_store(to + c, p->relu ? tern__lanes_relu(v) : v, n);
     }
 }
 
-/* Multiplies a strip of so many rows by a panel of so many vectors. */
-TERN__INLINE void tile_multiply(const part *p, int64_t row, int rows, int vectors)
+/* Multiplies a strip of so many rows by a panel of so many vectors, and copies the panel first if told so. */
+TERN__INLINE void tile_multiply(const part *p, int64_t row, int rows, int vectors, bool copies)
 {
-    const float *a = p->a + row * p->depth, *b = p->b;
+    const float *a = p->a + row * p->depth, *from = p->from;
+    float *b = p->b;
     float *y = p->y + row * p->y_row;
     tern__lanes sum[ROWS][VECTORS] = {{{0}}}, values[VECTORS];
     EACH(r, rows)
@@ -161,7 +195,13 @@ TERN__INLINE void tile_multiply(const part *p, int64_t row, int rows, int vector
     }
     _Pragma("GCC unroll 4") for (int64_t k = 0; k < p->depth; k++, a += ROWS, b += vectors * LANES)
     {
-        EACH(v, vectors) values[v] = tern__lanes_load(b + v * LANES, LANES);
+        EACH(v, vectors) values[v] = tern__lanes_load((copies ? from : b) + v * LANES, LANES);
+        if (copies) {
+            __builtin_prefetch(from + 16 * p->step);
+            __builtin_prefetch(from + 16 * p->step + vectors * LANES - 1);
+            EACH(v, vectors) tern__lanes_store(b + v * LANES, values[v], LANES);
+            from += p->step;
+        }
         EACH(r, rows)
         {
             tern__lanes factor = a[r] - (tern__lanes){0};
@@ -170,22 +210,34 @@ TERN__INLINE void tile_multiply(const part *p, int64_t row, int rows, int vector
     }
     EACH(r, rows)
     {
-        if (p->columns == vectors * LANES)
-            sums_store(p, sum[r], y + r * p->y_row, vectors * LANES, vectors);
-        else
-            sums_store(p, sum[r], y + r * p->y_row, p->columns, vectors);
+        float some[VECTORS * LANES];
+        if (p->columns == vectors * LANES) {
+            sums_store(p, sum[r], y + r * p->y_row, vectors);
+            continue;
+        }
+        EACH(v, vectors) tern__lanes_store(some + v * LANES, sum[r][v], LANES);
+        sums_store_some(p, some, y + r * p->y_row);
+    }
+}
+
+TERN__INLINE void strip_multiply(const part *p, int64_t row, int vectors, bool copies)
+{
+    switch (p->rows - row) {
+    case 1: tile_multiply(p, row, 1, vectors, copies); break;
+    case 2: tile_multiply(p, row, 2, vectors, copies); break;
+    case 3: tile_multiply(p, row, 3, vectors, copies); break;
+    default: tile_multiply(p, row, ROWS, vectors, copies); break;
     }
 }
 
 TERN__INLINE void strips_multiply(const part *p, int vectors)
 {
     int64_t row = 0;
-    for (; row + ROWS <= p->rows; row += ROWS) tile_multiply(p, row, ROWS, vectors);
-    switch (p->rows - row) {
-    case 1: tile_multiply(p, row, 1, vectors); break;
-    case 2: tile_multiply(p, row, 2, vectors); break;
-    case 3: tile_multiply(p, row, 3, vectors); break;
+    if (p->from) {
+        strip_multiply(p, 0, vectors, true);
+        row = ROWS;
     }
+    for (; row < p->rows; row += ROWS) strip_multiply(p, row, vectors, false);
 }
 
 TERN__SIMD static void f32_matmul_multiply(const part *p)
@@ -212,6 +264,13 @@ static int64_t cuts_of(int64_t count, int64_t most)
     return (count + most - 1) / most;
 }
 
+/* Panel i of a block's columns. */
+static range panel_columns(range columns, int64_t panels, int64_t i)
+{
+    range some = f32_matmul_part(columns.last - columns.first, LANES, panels, i);
+    return (range){columns.first + some.first, columns.first + some.last};
+}
+
 /* Adds a stretch of the sums to a block of the result. */
 static void stretch_multiply(const job *j, const tern__matrix m[3], range rows, range columns, range sums,
                              float *room)
@@ -219,14 +278,17 @@ static void stretch_multiply(const job *j, const tern__matrix m[3], range rows, 
     const tern__view *bias = j->call->in[2];
     float *panel = room + BLOCK_ROWS * DEPTH;
     bool is_first = sums.first == 0, is_last = sums.last == m[A].columns;
-    int64_t count = columns.last - columns.first, panels = cuts_of(count, VECTORS * LANES);
+    int64_t panels = cuts_of(columns.last - columns.first, VECTORS * LANES);
     block_copy(room, &m[A], rows, sums);
     for (int64_t i = 0; i < panels; i++) {
-        range some = f32_matmul_part(count, LANES, panels, i);
-        some = (range){columns.first + some.first, columns.first + some.last};
-        panel_copy(panel, &m[B], some, sums);
+        range some = panel_columns(columns, panels, i);
+        const float *from = (const float *)m[B].data + sums.first * m[B].row_stride + some.first;
+        bool copies = m[B].column_stride == 1 && (some.last - some.first) % LANES == 0;
+        if (!copies) panel_copy(panel, &m[B], some, sums);
         part p = {.a = room,
                   .b = panel,
+                  .from = copies ? from : NULL,
+                  .step = m[B].row_stride,
                   .depth = sums.last - sums.first,
                   .y = (float *)m[Y].data + rows.first * m[Y].row_stride + some.first,
                   .y_row = m[Y].row_stride,
@@ -239,7 +301,7 @@ static void stretch_multiply(const job *j, const tern__matrix m[3], range rows, 
     }
 }
 
-/* Computes a block of the result by up to 192 rows. */
+/* Computes a block of the result by up to 256 rows. */
 static void block_multiply(const job *j, const tern__matrix m[3], range rows, range columns, float *room)
 {
     int64_t count = rows.last - rows.first, depth = m[A].columns;
@@ -277,7 +339,7 @@ static void f32_matmul_cut(job *j, int64_t count, int threads)
 
 int tern__f32_matmul(const tern__call *call, const tern__product *p, char *const at[], bool add)
 {
-    job j = {.call = call, .product = p, .at = at, .add = add, .relu = tern__matmul_has_relu(call)};
+    job j = {.call = call, .product = p, .add = add, .relu = tern__matmul_has_relu(call)};
     int64_t rows = p->axis[0].size, depth = p->axis[1].size, columns = p->axis[2].size,
             count = tern__product_count(p);
     int threads = tern__loop_threads(call, count * rows * columns * depth / LANES);
