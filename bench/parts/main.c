@@ -7,6 +7,8 @@ static const tern__cli_command benches[] = {
     {"conv", "speed and accuracy of each convolution algorithm", bench_conv, &conv_page, NULL},
     {"generate", "a token of generation compared with reading the weights", bench_generate, &generate_page,
      NULL},
+    {"matmul", "f32 matrix products of nets compared with the core's multiply-adds", bench_matmul,
+     &matmul_page, NULL},
     {"optimizer", "SGD and Adam updates compared with a copy", bench_optimizer, &optimizer_page, NULL},
     {0},
 };

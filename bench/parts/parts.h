@@ -5,7 +5,7 @@
 
 #include "bench/bench.h"
 
-tern__cli_fn bench_board, bench_conv, bench_generate, bench_optimizer;
-extern const tern__cli_page board_page, conv_page, generate_page, optimizer_page;
+tern__cli_fn bench_board, bench_conv, bench_generate, bench_matmul, bench_optimizer;
+extern const tern__cli_page board_page, conv_page, generate_page, matmul_page, optimizer_page;
 
 #endif

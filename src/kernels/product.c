@@ -87,3 +87,10 @@ tern__product tern__product_of(const tern__call *call)
         if (y->shape[d] > 1) product_push(&p, product_axis_of(call, d));
     return p;
 }
+
+int64_t tern__product_count(const tern__product *p)
+{
+    int64_t count = 1;
+    for (int i = 0; i < p->batches; i++) count *= p->batch[i].size;
+    return count;
+}

@@ -35,6 +35,9 @@ typedef struct tern__stand {
 
 tern__product tern__product_of(const tern__call *call);
 
+/* How many matrices the batch has. */
+int64_t tern__product_count(const tern__product *product);
+
 /* The axes of the rows and columns of an operand's matrix. */
 const tern__product_axis *tern__product_rows(const tern__product *product, int operand);
 const tern__product_axis *tern__product_columns(const tern__product *product, int operand);

@@ -13,8 +13,7 @@
  * the products where their results belong.
  *
  * Scores, their gradients, losses, and sums over chunks are f32, or f64 if x is. How many rows a chunk has
- * depends on the shapes alone, so every result has the same bits on any number of threads where those of the
- * products have, which is not so with oneDNN's for AVX2. */
+ * depends on the shapes alone, so every result has the same bits on any number of threads. */
 #include "kernels/nll_loss.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"

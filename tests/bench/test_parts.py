@@ -43,6 +43,28 @@ class Conv(unittest.TestCase):
         refused(self, ["conv", "more"], "unexpected")
 
 
+class Matmul(unittest.TestCase):
+    CASES = ("--case", "7,30,10:nt", "--case", "64,9,25:tn")
+
+    def test_a_line_an_algorithm(self):
+        lines = job.bench(1, job.PARTS, "matmul", *self.CASES, "--rounds", "2")
+        self.assertEqual([(line["case"], line["algorithm"]) for line in lines],
+                         [(case, name) for case in ("7,30,10:nt", "64,9,25:tn") for name in ("f32_matmul", "oneDNN")])
+        for line, flops in zip(lines, (4200, 4200, 28800, 28800)):
+            self.assertAlmostEqual(line["gflops"] * line["median_ms"] * 1e6 / flops, 1, places=6)
+            self.assertGreater(line["peak_gflops"], 0)
+
+    def test_text(self):
+        code, out, err = job.run(job.PARTS, "matmul", *self.CASES[:2], "--rounds", "1")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^one core reaches [\d.]+ GFLOPS\nproduct +f32_matmul ms .*\n7,30,10:nt +[\d. ]+\n$")
+
+    def test_mistakes(self):
+        for text in ("", "1,2", "1,2,3", "1,2,3:n", "1,2,3:nx", "1,2,3:nnn", "0,2,3:nn", "1,2,65537:nn"):
+            refused(self, ["matmul", "--case", text], "expected a product")
+        refused(self, ["matmul", "--rounds", "0"], '--rounds: expected a number from 1 to 1000, got "0"')
+
+
 class Optimizer(unittest.TestCase):
     def test_a_line_an_optimizer_and_thread_count(self):
         for ranks in (1, 2):
@@ -117,7 +139,7 @@ class Bench(unittest.TestCase):
     def test_which(self):
         refused(self, [], "expected a bench\n")
         refused(self, ["step"], 'expected a bench, got "step"')
-        for name in ("conv", "optimizer", "board", "generate"):
+        for name in ("conv", "optimizer", "board", "generate", "matmul"):
             code, out, err = job.run(job.PARTS, name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: bench_parts {name} "))

@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/matmul.h"
 
 #include <math.h>
@@ -51,7 +52,8 @@ static tern__view random_view(tern_dtype dtype, int ndim, const int64_t *shape, 
     return v;
 }
 
-static void run_on(const char *device, int threads, tern__call *call, const tern__view *y)
+static void run_kernel(tern__kernel_fn kernel, const char *device, int threads, tern__call *call,
+                       const tern__view *y)
 {
     tern_error err = {0};
     tern_device *d = tern_device_open(device, &err);
@@ -60,9 +62,14 @@ static void run_on(const char *device, int threads, tern__call *call, const tern
     call->device = d;
     call->err = &err;
     call->out[0] = y;
-    tern__kernel_run(call);
+    assert_int_equal(kernel(call), TERN_OK);
     assert_ok(err);
     tern_device_close(d);
+}
+
+static void run_on(const char *device, int threads, tern__call *call, const tern__view *y)
+{
+    run_kernel(tern__kernel_run, device, threads, call, y);
 }
 
 /* The elements are quarters of small integers, so every product and sum is exact in f32. 16-bit results are
@@ -302,15 +309,124 @@ static void of_few_rows_that_round(void **unused)
     }
 }
 
+/* ---- f32 on CPUs without AVX-512, tested on any ---- */
+
+static int f32_matmul(const tern__call *call)
+{
+    tern__product p = tern__product_of(call);
+    char *at[] = {call->in[0]->data, call->in[1]->data, call->out[0]->data};
+    assert_true(tern__product_stands(&p) && p.sums == 0);
+    return tern__f32_matmul(call, &p, at, call->add[0]);
+}
+
+/* A batch of matrices whose rows or columns are contiguous, of numbers whose products are rounded. */
+static tern__view rounding(int64_t batch, int64_t rows, int64_t columns, bool turned, int number)
+{
+    tern__view v = tern__view_make(TERN_F32, TERN__PLAIN, 3, (int64_t[]){batch, rows, columns});
+    float *data = v.data = malloc((size_t)tern__view_count(&v) * sizeof(*data));
+    for (int64_t i = 0; i < tern__view_count(&v); i++) data[i] = sinf((float)(i * i % (1009 + 2 * number)));
+    if (turned) v.stride[1] = 1, v.stride[2] = rows;
+    return v;
+}
+
+/* Each element as the sum in double, up to the rounding of a sum of k products in f32. */
+static void assert_is_product(const tern__call *call, const float *before)
+{
+    const tern__view *a = call->in[0], *b = call->in[1], *y = call->out[0];
+    const tern__matmul_attr *attr = call->attr;
+    for (int64_t i = 0; i < tern__view_count(y); i++) {
+        int64_t n = i / (y->shape[1] * y->shape[2]), r = i / y->shape[2] % y->shape[1], c = i % y->shape[2];
+        double sum = call->add[0] ? (double)before[i] : 0, size = fabs(sum);
+        if (call->in[2]) sum += (double)((float *)call->in[2]->data)[c];
+        for (int64_t k = 0; k < a->shape[2]; k++) {
+            double x = (double)((float *)a->data)[n * a->stride[0] + r * a->stride[1] + k * a->stride[2]] *
+                       (double)((float *)b->data)[n * b->stride[0] + k * b->stride[1] + c * b->stride[2]];
+            sum += x;
+            size += fabs(x);
+        }
+        if (attr && attr->relu && sum < 0) sum = 0;
+        double got = (double)((float *)y->data)[i];
+        if (fabs(got - sum) > 1e-6 * (size + 1))
+            fail_msg("element %lld is %g, not %g", (long long)i, got, sum);
+    }
+}
+
+/* One product with any number of threads, whose bits are those of one thread. */
+static void same_bits_of(int64_t batch, int64_t m, int64_t k, int64_t n, bool a_turned, bool b_turned)
+{
+    static const tern__matmul_attr relu = {.relu = 1};
+    static const int threads[] = {1, 2, 3, 4, 7};
+    tern__view a = rounding(batch, m, k, a_turned, 0), b = rounding(batch, k, n, b_turned, 1),
+               y = rounding(batch, m, n, false, 2), bias = rounding(1, 1, n, false, 3);
+    if (batch > 1 && draw(0, 1)) b.stride[0] = 0;
+    bias.ndim = 1;
+    bias.shape[0] = n;
+    size_t bytes = tern__view_bytes(&y);
+    float *start = memcpy(malloc(bytes), y.data, bytes), *first = malloc(bytes);
+    tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b, draw(0, 1) ? &bias : NULL}};
+    call.add[0] = draw(0, 1);
+    if (draw(0, 1)) call.attr = &relu;
+    for (size_t t = 0; t < TERN__COUNT(threads); t++) {
+        memcpy(y.data, start, bytes);
+        run_kernel(f32_matmul, "cpu", threads[t], &call, &y);
+        if (t == 0) memcpy(first, y.data, bytes);
+        assert_memory_equal(y.data, first, bytes);
+    }
+    assert_is_product(&call, start);
+    void *made[] = {a.data, b.data, y.data, bias.data, start, first};
+    for (size_t d = 0; d < TERN__COUNT(made); d++) free(made[d]);
+}
+
+static void same_bits_for_any_number_of_threads(void **unused)
+{
+    (void)unused;
+    static const int64_t sizes[][4] = {{1, 30, 300, 500}, {1, 300, 30, 501}, {1, 201, 513, 67},
+                                       {1, 5, 1031, 203}, {3, 65, 257, 49},  {5, 33, 40, 31},
+                                       {40, 17, 9, 25},   {1, 2, 4099, 1},   {1, 777, 1, 23},
+                                       {1, 500, 300, 40}, {1, 30, 500, 40},  {1, 500, 30, 40}};
+    for (size_t i = 0; i < TERN__COUNT(sizes); i++)
+        for (int turned = 0; turned < 4; turned++)
+            same_bits_of(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], turned & 1, turned & 2);
+    for (int i = 0; i < 16; i++)
+        same_bits_of(draw(1, 3), draw(1, 90), draw(1, 600), draw(1, 130), draw(0, 1), draw(0, 1));
+}
+
+/* A row of the result does not depend on the other rows. */
+static void same_bits_for_any_number_of_rows(void **unused)
+{
+    (void)unused;
+    enum { M = 197, K = 301, N = 45 };
+    tern__view a = rounding(1, M, K, false, 0), b = rounding(1, K, N, true, 1),
+               y = rounding(1, M, N, false, 2);
+    float *all = y.data, some[M * N];
+    tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b}};
+    run_kernel(f32_matmul, "cpu", 2, &call, &y);
+    y.data = some;
+    for (int64_t rows = 1; rows < M; rows += 13) {
+        a.shape[1] = y.shape[1] = rows;
+        run_kernel(f32_matmul, "cpu", 3, &call, &y);
+        assert_memory_equal(some, all, (size_t)(rows * N) * sizeof(float));
+    }
+    free(a.data);
+    free(b.data);
+    free(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         /* This one must be first: it decides oneDNN's instruction set. */
-        cmocka_unit_test(as_the_reference_in_bf16), cmocka_unit_test(as_the_reference_in_f32),
-        cmocka_unit_test(as_the_reference_in_f64),  cmocka_unit_test(as_the_reference_in_f16),
-        cmocka_unit_test(of_16_bits_into_f32),      cmocka_unit_test(infinities_and_nan),
-        cmocka_unit_test(of_many_blocks_in_f64),    cmocka_unit_test(of_few_rows),
+        cmocka_unit_test(as_the_reference_in_bf16),
+        cmocka_unit_test(as_the_reference_in_f32),
+        cmocka_unit_test(as_the_reference_in_f64),
+        cmocka_unit_test(as_the_reference_in_f16),
+        cmocka_unit_test(of_16_bits_into_f32),
+        cmocka_unit_test(infinities_and_nan),
+        cmocka_unit_test(of_many_blocks_in_f64),
+        cmocka_unit_test(of_few_rows),
         cmocka_unit_test(of_few_rows_that_round),
+        cmocka_unit_test(same_bits_for_any_number_of_threads),
+        cmocka_unit_test(same_bits_for_any_number_of_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
 #include "kernels/cpu/widths.h"
 #include "kernels/kernel.h"
 
-/* At most so many rows. More of f32 take oneDNN less time, and more of 16 bits f32 copies of b. */
+/* At most so many rows. More of f32 take a product less time, and more of 16 bits f32 copies of b. */
 static inline int64_t tern__few_rows_most(tern_dtype dtype)
 {
     return dtype == TERN_F32 ? 1 : tern__dtype_is_half(dtype) ? 4 : 0;
