@@ -60,6 +60,9 @@ TERN__INLINE place input_of(const tern__winograd_grid *g, place p)
     return p;
 }
 
+/* As many bytes of a line of 16-bit elements as fit a register. */
+typedef char tern__bytes __attribute__((vector_size(TERN__LANES < 8 ? 16 : 32)));
+
 /* Lines of lanes of one dtype: the first element, and the distances in elements to the next line and the
  * next row. */
 typedef struct lines {
@@ -67,14 +70,16 @@ typedef struct lines {
     int64_t first, row_pitch, pitch;
 } lines;
 
-/* Copies a line's bits; NULL: zeros. */
+/* Copies a line's bits; NULL: zeros. By whole vectors: a load of a vector that was stored in two halves waits
+ * for both to leave the store buffer. */
 TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from_at, tern_dtype dtype)
 {
-    const size_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
-    if (from)
-        memcpy((char *)to + (size_t)at * size, (const char *)from + (size_t)from_at * size, BLOCK * size);
-    else
-        memset((char *)to + (size_t)at * size, 0, BLOCK * size);
+    const int64_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
+    for (int64_t b = 0; b < BLOCK * size; b += sizeof(tern__bytes)) {
+        tern__bytes bytes = {0};
+        if (from) memcpy(&bytes, (const char *)from + from_at * size + b, sizeof(bytes));
+        memcpy((char *)to + at * size + b, &bytes, sizeof(bytes));
+    }
 }
 
 /* The square of `side` lines at p, a step apart. If it reaches beyond its plane, a copy in `room` with
