@@ -102,8 +102,8 @@ TERN__SIMD static void panels_sum(const tern__conv_product *p, int64_t out, int6
 /* ---- sums over taps and channels ---- */
 
 /* A panel whose positions each have a register for their address. */
-TERN__INLINE void sum_places_panel(const tern__conv_places *p, int64_t out, int vectors, const float *const *in,
-                                   float *const *sums, int places)
+TERN__INLINE void sum_places_panel(const tern__conv_places *p, int64_t out, int vectors,
+                                   const float *const *in, float *const *sums, int places)
 {
     const int64_t width = p->width;
     tern__lanes sum[PLACES][VECTORS] = {{{0}}}, weight[VECTORS];
@@ -208,5 +208,5 @@ TERN__SIMD static void sum_back(const tern__conv_product *p, int64_t out, int64_
             sum_back_block(p, out, TERN__PARTS, c, dw);
 }
 
-const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {
-    OUTPUTS, POSITIONS, PLACES, panels_sum, panels_sum_places, sum_back};
+const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {OUTPUTS,    POSITIONS,         PLACES,
+                                                                   panels_sum, panels_sum_places, sum_back};

@@ -1,16 +1,16 @@
 /* places.c - the sums of strided convolutions (taps/places.h).
  *
- * With a stride a tap's product is short: the outputs of a row, and for a gradient only every second of them.
- * So loading and storing sums between taps would take as long as multiplying. Here a sum stays in a register
- * for all taps and all inputs. A panel of sums needs places that the same taps see: inside the image, at one
- * of its borders, and in a gradient those that are equally far from a multiple of the stride. Along an axis
- * these are spans of places, an output's stride apart; a class is one span of each axis. The places of a class
- * may be anywhere, so a panel goes on over rows and images, and small images fill it too.
+ * With a stride a tap's product is short: the outputs of a row, and for a gradient only every second of
+ * them. So loading and storing sums between taps would take as long as multiplying. Here a sum stays in a
+ * register for all taps and many inputs. A panel of sums needs places that the same taps see: inside the
+ * image, at one of its borders, and in a gradient those that are equally far from a multiple of the stride.
+ * Along an axis these are spans of places, an output's stride apart; a class is one span of each axis. The
+ * places of a class may be anywhere, so a panel goes on over rows and images, and small images fill it too.
  *
  * A unit of work is a panel's outputs on some images, whose inputs stay in the second-level cache while all
- * outputs use them; if there are few images for the threads, on a band of rows. A sum is over some inputs at a
- * time and their taps in order, so no bit depends on how work is divided. Long sums are added up in parts, as
- * their rounding errors would grow with their length. */
+ * outputs use them; if there are few images for the threads, on a band of rows. A sum is over some inputs
+ * at a time and their taps in order, so no bit depends on how work is divided. Long sums are added up in
+ * parts, as their rounding errors would grow with their length. */
 #include "kernels/cpu/conv/taps/places.h"
 #include "kernels/cpu/conv/product_panels.h"
 
@@ -48,7 +48,8 @@ typedef struct unit {
 } unit;
 
 /* A class of places, and the panel that is being filled with some. */
-typedef struct class {
+typedef struct class
+{
     const span *span[TERN__TAPS_AXES];
     int64_t taps, in_of[TAPS], weight_of[TAPS];
     int64_t group, out; /* the panel's first output: its group, and its place there */
@@ -111,17 +112,17 @@ static void add_taps(const job *j, const class *c, int64_t in, int64_t tap, int6
     int64_t width = tern__taps_width(j->w, c->group), all = tern__taps_count(j->space);
     int64_t in_pitch = axis[0].in * axis[1].in * axis[2].in * TERN__BLOCK;
     bool first = in == 0 && tap == 0;
-    tern__conv_places p = {
-        .weight = j->packed + c->group * tern__taps_room(j->w, j->w->ins, all) + in * width,
-        .bias = first && j->bias ? j->bias + 32 * c->group : NULL,
-        .blocks = TERN__MIN(CHUNK, j->w->ins - in) / TERN__BLOCK,
-        .width = width,
-        .in_pitch = in_pitch,
-        .sum_pitch = axis[0].out * axis[1].out * axis[2].out * TERN__BLOCK,
-        .taps = taps,
-        .in_of = c->in_of + tap,
-        .weight_of = c->weight_of + tap,
-        .add = !first || j->call->add[0]};
+    tern__conv_places p = {.weight =
+                               j->packed + c->group * tern__taps_room(j->w, j->w->ins, all) + in * width,
+                           .bias = first && j->bias ? j->bias + 32 * c->group : NULL,
+                           .blocks = TERN__MIN(CHUNK, j->w->ins - in) / TERN__BLOCK,
+                           .width = width,
+                           .in_pitch = in_pitch,
+                           .sum_pitch = axis[0].out * axis[1].out * axis[2].out * TERN__BLOCK,
+                           .taps = taps,
+                           .in_of = c->in_of + tap,
+                           .weight_of = c->weight_of + tap,
+                           .add = !first || j->call->add[0]};
     const float *from[TERN__CONV_PLACES];
     for (int i = 0; i < c->count; i++) from[i] = c->in[i] + in / TERN__BLOCK * in_pitch;
     j->panels->sum_places(&p, c->out, TERN__MIN(j->panels->outputs, width), from, c->to, c->count);
@@ -143,7 +144,8 @@ static void panel_flush(const job *j, class *c)
 static void list_taps(const job *j, class *c)
 {
     const tern__taps_axis *axis = j->space->axis;
-    const span *z = c->span[TERN__TAPS_SHEETS], *y = c->span[TERN__TAPS_ROWS], *x = c->span[TERN__TAPS_COLUMNS];
+    const span *z = c->span[TERN__TAPS_SHEETS], *y = c->span[TERN__TAPS_ROWS],
+               *x = c->span[TERN__TAPS_COLUMNS];
     int64_t pitch = tern__taps_pitch(j->w, c->group, j->w->ins);
     c->taps = 0;
     for (int64_t l = 0; l < z->taps; l++)

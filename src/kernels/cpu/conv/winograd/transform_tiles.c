@@ -107,6 +107,19 @@ TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, 
     return (lines){room, 0, side * BLOCK, BLOCK};
 }
 
+/* Fetches the first columns of the square to the right, from column `next` on, for the next tile. Of eight
+ * floats per vector a tile has twice as many instructions as of sixteen, and the processor looks less far
+ * ahead by itself. */
+TERN__INLINE void prefetch_next(const void *data, int64_t first, int64_t row_pitch, int64_t pitch, int rows,
+                                int next, tern_dtype dtype)
+{
+    const int64_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
+    if (LANES == BLOCK) return;
+    for (int i = 0; i < rows; i++)
+        for (int j = next; j < next + OUT; j++)
+            __builtin_prefetch((const char *)data + (first + i * row_pitch + j * pitch) * size);
+}
+
 /* Stores the sum of squares of the given points. */
 TERN__INLINE void put_energy(float *tile, int64_t pitch, const int *points, int count)
 {
@@ -151,6 +164,7 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
         int64_t row[2], column[2];
         middle_of(row, &g->axis[0], p.row);
         middle_of(column, &g->axis[1], p.column);
+        prefetch_next(from.data, from.first, from.row_pitch, from.pitch, IN, IN, dtype);
         for (int v = 0; v < BLOCK; v += LANES) {
             float *tile = to.data + t * BLOCK + v;
             tern__lanes centre = centre_of(&from, row, column, v, dtype);
@@ -170,6 +184,7 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
     place p = place_of(g, out, g->depth.out, part, 0);
     for (int64_t t = 0; t < part->count; t++, advance(&p, g, out)) {
         lines from = square(g, out, p, OUT, room, dtype);
+        prefetch_next(from.data, from.first, from.row_pitch, from.pitch, OUT, OUT, dtype);
         for (int v = 0; v < BLOCK; v += LANES) {
             float *tile = to.data + t * BLOCK + v;
             grad_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
@@ -245,6 +260,7 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
     for (int64_t t = 0; t < part->count; t++, advance(&p, g, out)) {
         int64_t rows = outputs_within(down, p.row), columns = outputs_within(on, p.column);
         to.first = p.plane + (p.row * on->out + p.column) * BLOCK;
+        prefetch_next(to.data, to.first, to.row_pitch, to.pitch, OUT, OUT, dtype);
         for (int v = 0; v < BLOCK; v += LANES) {
             const float *tile = from.data + t * BLOCK + v;
             tern__lanes more = {0};
