@@ -339,7 +339,7 @@ class TokenizerNewestTest(unittest.TestCase):
             peer.normalizer = kind
             ours = self.opened(peer)
             with self.subTest(json.loads(peer.to_str())["normalizer"]):
-                for text in texts:
+                for text in texts[:: 8 if kind in bert[1:] else 1]:
                     self.assertEqual(ours.encode(text), peer.encode(text).ids, ascii(text))
 
     def test_precompiled(self):
