@@ -204,7 +204,8 @@ class TokenizerNewestTest(unittest.TestCase):
                     self.assertEqual(ours.stream(want, skip), decoded)
             ids = [rng.randrange(size) for _ in range(20)]
             for token in filter(lambda token: "\x00" not in token, map(peer.id_to_token, ids)):
-                self.assertEqual(LIB.tern_tokenizer_id(ours.handle, token.encode()), peer.token_to_id(token))
+                found = peer.token_to_id(token)  # None: what normalizers make of an added token
+                self.assertEqual(LIB.tern_tokenizer_id(ours.handle, token.encode()), -1 if found is None else found)
             self.assertEqual(ours.decode(ids, False), peer.decode(ids, skip_special_tokens=False))
 
     def test_training(self):
