@@ -50,7 +50,8 @@ static const char *charsmap_find(const tern__charsmap *map, const char *text, si
         if (!(unit & 0x100)) continue;
         if (!unit_get(map, at, &unit)) return NULL;
         size_t place = unit & 0x7fffffff;
-        return place < map->text_bytes ? map->texts + place : NULL;
+        bool is_text = place < map->text_bytes && ((uint8_t)map->texts[place] & 0xc0) != 0x80;
+        return is_text ? map->texts + place : NULL;
     }
     return NULL;
 }

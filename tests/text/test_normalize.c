@@ -3,12 +3,14 @@
  * tests/torch/test_tokenizer_newest.py compares with `tokenizers`. */
 #include "text_files.h"
 
+#include <sodium.h>
+
 #define BPE "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}"
 
 /* Returns what a normalizer makes of a text, for the caller to free. */
 static tern_text normalized(const char *normalizer, const char *text, size_t bytes)
 {
-    char json[1024];
+    char json[2048];
     tern_error err = {0};
     tern_text out = {0};
     snprintf(json, sizeof(json), "{\"normalizer\":%s," BPE, normalizer);
@@ -92,6 +94,39 @@ static void forms_of_any_text(void **state)
     tern_rng_free(rng);
 }
 
+/* A table of which the key "a" becomes the text at a place. */
+static void charsmap_write(char *json, size_t room, uint32_t place)
+{
+    uint32_t units[0x63] = {[0x61] = 3 << 10 | 1 << 8 | 0x61, [0x62] = place | UINT32_C(1) << 31};
+    static const char texts[] = "\xc3\xa9";
+    uint8_t blob[4 + sizeof(units) + sizeof(texts)];
+    char text[1024];
+    memcpy(blob, (uint32_t[]){sizeof(units)}, 4);
+    memcpy(blob + 4, units, sizeof(units));
+    memcpy(blob + 4 + sizeof(units), texts, sizeof(texts));
+    assert_non_null(
+        sodium_bin2base64(text, sizeof(text), blob, sizeof(blob), sodium_base64_VARIANT_ORIGINAL));
+    snprintf(json, room, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"%s\"}", text);
+}
+
+/* Places that are no text, in a character's middle or behind the end, change nothing. */
+static void damaged_charsmaps(void **state)
+{
+    static const struct {
+        uint32_t place;
+        const char *want;
+    } all[] = {{0, "\xc3\xa9"}, {1, "a"}, {2, ""}, {3, "a"}, {0x7fffffff, "a"}};
+    char normalizer[1200];
+    (void)state;
+    need_part("unicode");
+    for (size_t i = 0; i < TERN__COUNT(all); i++) {
+        charsmap_write(normalizer, sizeof(normalizer), all[i].place);
+        tern_text got = normalized(normalizer, "a", 1);
+        assert_string_equal(got.text, all[i].want);
+        tern_text_free(&got);
+    }
+}
+
 static void without_the_plug_in(void **state)
 {
     (void)state;
@@ -104,8 +139,8 @@ static void without_the_plug_in(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(known_characters),
-                                       cmocka_unit_test(forms_of_any_text),
-                                       cmocka_unit_test(without_the_plug_in)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_characters), cmocka_unit_test(forms_of_any_text),
+        cmocka_unit_test(damaged_charsmaps), cmocka_unit_test(without_the_plug_in)};
     return choose_plugins() ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }

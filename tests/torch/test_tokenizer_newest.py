@@ -204,7 +204,8 @@ class TokenizerNewestTest(unittest.TestCase):
                     self.assertEqual(ours.stream(want, skip), decoded)
             ids = [rng.randrange(size) for _ in range(20)]
             for token in filter(lambda token: "\x00" not in token, map(peer.id_to_token, ids)):
-                self.assertEqual(LIB.tern_tokenizer_id(ours.handle, token.encode()), peer.token_to_id(token))
+                found = peer.token_to_id(token)  # None: what normalizers make of an added token
+                self.assertEqual(LIB.tern_tokenizer_id(ours.handle, token.encode()), -1 if found is None else found)
             self.assertEqual(ours.decode(ids, False), peer.decode(ids, skip_special_tokens=False))
 
     def test_training(self):
@@ -339,7 +340,7 @@ class TokenizerNewestTest(unittest.TestCase):
             peer.normalizer = kind
             ours = self.opened(peer)
             with self.subTest(json.loads(peer.to_str())["normalizer"]):
-                for text in texts:
+                for text in texts[:: 8 if kind in bert[1:] else 1]:
                     self.assertEqual(ours.encode(text), peer.encode(text).ids, ascii(text))
 
     def test_precompiled(self):
