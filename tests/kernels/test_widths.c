@@ -1,5 +1,5 @@
-/* test_widths.c - one variable holds the kernels of oneDNN and of tern to an instruction set. Whether it does is
- * found once in a process, so each case has a process of its own. */
+/* test_widths.c - one variable holds the kernels of oneDNN and of tern to an instruction set. Whether it does
+ * is found once in a process, so each case has a process of its own. */
 #include "check.h"
 
 #include "kernels/cpu/amx.h"
