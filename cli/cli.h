@@ -51,9 +51,10 @@ tern__cli_fn tern__cli_tokenize;
 tern__cli_fn tern__cli_generate;
 tern__cli_fn tern__cli_completion;
 tern__cli_fn tern__cli_man;
+tern__cli_fn tern__cli_new;
 
 extern const tern__cli_menu tern__cli_root, tern__bench_menu;
 extern const tern__cli_page tern__run_page, tern__inspect_page, tern__convert_page, tern__tokenize_page,
-    tern__generate_page, tern__info_page, tern__completion_page, tern__man_page;
+    tern__generate_page, tern__info_page, tern__completion_page, tern__man_page, tern__new_page;
 
 #endif

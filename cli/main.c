@@ -1,4 +1,4 @@
-/* main.c - the `tern` command: finds the subcommand (run, inspect, convert, info, bench ..) and runs it. */
+/* main.c - the `tern` command: finds the subcommand (run, new, inspect, info, bench ..) and runs it. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -6,6 +6,8 @@
 
 static const tern__cli_command commands[] = {
     {"run", "start a program as N ranks on this host and supervise them", tern__cli_run, &tern__run_page,
+     NULL},
+    {"new", "write a program to start from, with its data, into a new folder", tern__cli_new, &tern__new_page,
      NULL},
     {"inspect", "show what a checkpoint holds, or how two differ", tern__cli_inspect, &tern__inspect_page,
      NULL},

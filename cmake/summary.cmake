@@ -26,6 +26,7 @@ summary_row("gloo      " gloo "libgloo")
 summary_row("Open MPI  " OPENMPI_FOUND "${OPENMPI_VERSION}")
 summary_row("MPICH     " MPICH_FOUND "${MPICH_VERSION}")
 summary_row("regex     " PCRE2_FOUND "PCRE2 ${PCRE2_VERSION}")
+summary_row("Unicode   " UTF8PROC_FOUND "utf8proc") # Debian's utf8proc.pc names another version
 summary_row("topology  " HWLOC_FOUND "hwloc ${HWLOC_VERSION}")
 list(JOIN TERN_CUDA_ARCHITECTURES ", " cuda_architectures)
 summary_row("CUDA      " TERN_CUDA "${CUDAToolkit_VERSION} for ${cuda_architectures}, cuDNN ${CUDNN_VERSION}, NCCL ${NCCL_VERSION}")

@@ -9,7 +9,7 @@ source=$(realpath "$(dirname "$0")/..")
 
 tools="crossbuild-essential-arm64 cmake ninja-build pkg-config protobuf-c-compiler qemu-user procps iproute2"
 libraries="libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev libprotobuf-c-dev libcairo2-dev
-libjpeg-dev libpng-dev libtiff-dev libnifti-dev libhwloc-dev libpcre2-dev libcmocka-dev libopenblas0-pthread"
+libjpeg-dev libpng-dev libtiff-dev libnifti-dev libhwloc-dev libpcre2-dev libutf8proc-dev libcmocka-dev libopenblas0-pthread"
 if ! [ -e "$root/usr/bin/qemu-aarch64" ]; then
     debootstrap --variant=minbase bookworm "$root"
     chroot "$root" dpkg --add-architecture arm64

@@ -18,7 +18,7 @@ build_tests() {
     CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}" cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DTERN_WERROR=ON -DTERN_SANITIZE="$1" -DTERN_OPENMP="$2" -DTERN_CUDA=OFF >/dev/null || return
     targets=$(for folder in $folders; do ls tests/$folder/test_*.c; done | sed 's|^tests/\([a-z]*\)/test_\(.*\)\.c$|test_\1_\2|')
     # shellcheck disable=SC2086
-    nice cmake --build "$build" -j "$(nproc)" --target $targets tern_gloo tern_nifti tern_png tern_regex
+    nice cmake --build "$build" -j "$(nproc)" --target $targets tern_gloo tern_nifti tern_png tern_regex tern_unicode
 }
 
 # run_tests SANITIZER EXCEPT: returns false if one failed.

@@ -9,7 +9,7 @@ set -eu
 
 build="gcc g++ libc6-dev make cmake ninja-build pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
 libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libtiff-dev libnifti-dev libhwloc-dev libgloo-dev
-libpcre2-dev"
+libpcre2-dev libutf8proc-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 mpi="openmpi-bin libopenmpi-dev mpich libmpich-dev"
 extras="gfortran mricron-data $mpi"

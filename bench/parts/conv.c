@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES_MAX = 64, ROUNDS_MAX = 100, ALGORITHMS = 4, ERROR_BATCH = 2 };
+enum { CASES_MAX = 64, ROUNDS_MAX = 100, ALGORITHMS = 5, ERROR_BATCH = 2 };
 
-static const tern__conv_algorithm *const algorithms[ALGORITHMS] = {&tern__conv_direct, &tern__conv_winograd,
-                                                                   &tern__conv_tiles, &tern__conv_taps};
+static const tern__conv_algorithm *const algorithms[ALGORITHMS] = {
+    &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles, &tern__conv_taps, &tern__conv_unfold};
 
 /* N,C,[D,]H,W:O,[kd,]kh,kw:stride:padding:dilation */
 typedef struct shape {

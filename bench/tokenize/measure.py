@@ -44,11 +44,27 @@ def characters(marks):
     return tokenizer, dict(special_tokens=["<unk>"] + [f"<0x{b:02X}>" for b in range(256)], limit_alphabet=2000)
 
 
+def wordpiece():
+    """BERT's kind."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    return tokenizer, dict(trainer=trainers.WordPieceTrainer, special_tokens=["[UNK]"], limit_alphabet=2000)
+
+
+def unigram():
+    """T5's kind, whose table of characters is Unicode's NFKC."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    return tokenizer, dict(trainer=trainers.UnigramTrainer, special_tokens=["<unk>"], unk_token="<unk>")
+
+
 KINDS = {
     "GPT-2's expression": lambda: byte_level([]),
     "Llama 3's expression": lambda: byte_level([pre_tokenizers.Split(Regex(LLAMA3), "isolated")]),
     "Metaspace": lambda: characters(False),
     "Llama 2, where a text is one word": lambda: characters(True),
+    "WordPiece, BERT": wordpiece,
+    "Unigram, NFKC": unigram,
 }
 
 
@@ -56,7 +72,8 @@ def trained(kind, texts):
     """A tokenizer of `tokenizers`. One that does not split texts gets the vocabulary of one that does."""
     tokenizer, options = KINDS[kind]()
     teacher = tokenizer if tokenizer.pre_tokenizer else characters(False)[0]
-    teacher.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=VOCABULARY, show_progress=False, **options))
+    trainer = options.pop("trainer", trainers.BpeTrainer)
+    teacher.train_from_iterator(texts, trainer(vocab_size=VOCABULARY, show_progress=False, **options))
     if teacher is not tokenizer:
         tokenizer.model = teacher.model
     return tokenizer
@@ -127,19 +144,21 @@ def row(kind, rates):
     return f"| {kind} | {' | '.join(spans)} | {ours / max(theirs):.1f} |"
 
 
-def main(rounds, threads):
+def main(rounds, threads, kinds):
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # of `tokenizers`, which reads it when it first encodes
     texts = corpus()
     print(f"{sum(len(text.encode()) for text in texts) / 1e6:.1f} MB in {len(texts)} texts, vocabularies of {VOCABULARY}, {threads} threads, {rounds} rounds; MB/s\n")
     print("| | tern | `encode_batch` | `encode_batch_fast` | ratio |\n|---|---|---|---|---|")
-    for kind in KINDS:
+    for kind in kinds or KINDS:
         tokenizer = trained(kind, texts)
         print(row(kind, measure(tokenizer, texts, rounds, threads)), flush=True)
         if tokenizer.pre_tokenizer:
             print(row(f"{kind}, one document", measure(tokenizer, ["\n".join(texts)], rounds, threads)), flush=True)
+    if kinds:
+        return
     ours, theirs = zip(*(training(texts) for _ in range(rounds)))
     print(f"\nTraining: tern {statistics.median(ours):.2g} s on one thread, tokenizers {statistics.median(theirs):.2g} s.")
 
 
 if __name__ == "__main__":
-    main(int((sys.argv[1:] or [3])[0]), int((sys.argv[2:] or [len(os.sched_getaffinity(0))])[0]))
+    main(int((sys.argv[1:] or [3])[0]), int((sys.argv[2:] or [len(os.sched_getaffinity(0))])[0]), sys.argv[3:])

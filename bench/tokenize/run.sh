@@ -4,7 +4,7 @@
 # that the ids are the same. Prints MB per second, the lowest and the highest, and the ratio of the medians as Markdown. 3 rounds take about
 # two minutes.
 #
-#     bench/tokenize/run.sh [rounds [threads]]
+#     bench/tokenize/run.sh [rounds [threads [kind..]]]
 #
 # TERN_BUILD is the build folder (default: build). Needs the packages of scripts/peers.sh. Run it on an idle machine: otherwise the ratios
 # mean little.

@@ -4,6 +4,7 @@
 #include "cli.h"
 #include "flags.h"
 
+#include "base/text.h"
 #include "models/language_model.h"
 #include "text/bytes.h"
 
@@ -11,6 +12,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,11 +48,13 @@ typedef struct session {
     tern_rng *rng;
     tern_decode_stream *stream;
     tern_token_ids ids;
+    tern_kv_cache *cache; /* of a chat: has the first tokens of `seen`, and of the next prompt */
+    tern_token_ids seen;
     tern_text prompt, piece, reply;
-    int64_t began, first, last; /* ns: the call, and its first and last token */
-    int64_t prompt_tokens, new_tokens;
-    tern_error failure; /* of the callback */
-    bool is_terminal;   /* standard output */
+    int64_t began, first, last;                      /* ns: the call, and its first and last token */
+    int64_t prompt_tokens, known_tokens, new_tokens; /* known: the first ones of the prompt */
+    tern_error failure;                              /* of the callback */
+    bool is_terminal;                                /* standard output */
 } session;
 
 /* Lets the command line say otherwise than the folder. */
@@ -107,10 +111,28 @@ static int generate_model_open(session *s, tern_error *err)
     return TERN_OK;
 }
 
+/* A run of train_language_model has its models in folders of its own. */
+static int run_folder_check(const session *s, tern_error *err)
+{
+    static const char *const names[] = {"best", "last"};
+    char path[PATH_MAX], found[2 * PATH_MAX] = "";
+    snprintf(path, sizeof(path), "%s/config.json", s->folder);
+    if (!access(path, F_OK)) return TERN_OK;
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s/tokenizer.json", s->folder, names[i]);
+        if (!access(path, F_OK))
+            tern__text_append(found, sizeof(found), "%s%s/%s", *found ? " and " : "", s->folder, names[i]);
+    }
+    if (!*found) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_INVALID, "%s is the folder of a run; its models are in %s",
+                           s->folder, found);
+}
+
 /* The small files first, so that what is wrong with them is told at once. */
 static int generate_session_open(session *s, tern_error *err)
 {
     s->is_terminal = isatty(STDOUT_FILENO);
+    if (run_folder_check(s, err)) return err->code;
     s->tokenizer = tern_tokenizer_open(s->folder, err);
     if (!s->tokenizer || tern_generation_config_open(s->folder, &s->config, err)) return err->code;
     if (options_settle(s, err)) return err->code;
@@ -124,6 +146,7 @@ static int generate_session_open(session *s, tern_error *err)
 
 static void generate_session_close(session *s)
 {
+    tern_kv_cache_free(s->cache);
     tern_module_free(s->model);
     tern_decode_stream_free(s->stream);
     tern_scope_free(s->scope);
@@ -133,6 +156,7 @@ static void generate_session_close(session *s)
     tern_generation_config_free(&s->config);
     tern_tokenizer_free(s->tokenizer);
     tern_token_ids_free(&s->ids);
+    tern_token_ids_free(&s->seen);
     tern_text_free(&s->prompt);
     tern_text_free(&s->piece);
     tern_text_free(&s->reply);
@@ -193,9 +217,12 @@ static double rate_of(int64_t tokens, int64_t ns)
 /* The first token comes with the prompt's own time. */
 static void figures_print(const session *s)
 {
-    fprintf(stderr, "%lld tokens, %.1f tokens/s; prompt: %lld tokens, %.1f tokens/s\n",
+    char known[64] = "";
+    if (s->known_tokens) snprintf(known, sizeof(known), ", %lld of them known", (long long)s->known_tokens);
+    fprintf(stderr, "%lld tokens, %.1f tokens/s; prompt: %lld tokens%s, %.1f tokens/s\n",
             (long long)s->new_tokens, rate_of(s->new_tokens - 1, s->last - s->first),
-            (long long)s->prompt_tokens, rate_of(s->prompt_tokens, s->first - s->began));
+            (long long)s->prompt_tokens, known,
+            rate_of(s->prompt_tokens - s->known_tokens, s->first - s->began));
 }
 
 /* Lets the stream see the prompt, so that it knows what the new text follows. */
@@ -219,18 +246,41 @@ static int prompt_encode(session *s, const char *text, size_t bytes, tern_error 
     return TERN_OK;
 }
 
+/* Of a chat, only what follows the tokens that this prompt and the last text begin with is computed. */
+static int prompt_recall(session *s, tern_error *err)
+{
+    int64_t known = 0, most = TERN__MIN(s->seen.count, s->ids.count - 1);
+    if (!s->chat) return TERN_OK;
+    if (!s->cache) s->cache = tern_kv_cache_new(s->model, 1, 1, err);
+    while (known < most && s->seen.ids[known] == s->ids.ids[known]) known++;
+    s->known_tokens = known;
+    return s->cache ? tern_kv_cache_crop(s->cache, known, err) : err->code;
+}
+
+/* Notes which tokens the cache has. After an error it has none. */
+static void text_note(session *s, bool failed)
+{
+    tern_token_ids old = s->seen;
+    if (failed) tern_kv_cache_reset(s->cache);
+    s->seen = s->ids;
+    s->seen.count = tern_kv_cache_length(s->cache);
+    s->ids = old; /* its memory is used again */
+}
+
 /* Continues the text and prints what follows. */
 static int text_continue(session *s, const char *text, size_t bytes, tern_error *err)
 {
     tern_generate_opts o = s->config.opts;
     o.on_token = token_print;
     o.context = s;
-    if (prompt_encode(s, text, bytes, err)) return err->code;
+    if (prompt_encode(s, text, bytes, err) || prompt_recall(s, err)) return err->code;
+    o.cache = s->cache;
     is_interrupted = 0;
     interrupt_watch(true);
     s->began = s->first = s->last = tern__now_ns();
     int status = tern_generate(s->model, s->scope, &s->ids, &o, err);
     interrupt_watch(false);
+    text_note(s, status);
     if (!status && !tern_decode_stream_end(s->stream, &s->piece, err)) piece_print(s);
     if (s->new_tokens) {
         putchar('\n');

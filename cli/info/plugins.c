@@ -14,6 +14,7 @@
 #include <tern/backend/regex.h>
 #include <tern/backend/topology.h>
 #include <tern/backend/transport.h>
+#include <tern/backend/unicode.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,7 @@ static const struct {
     {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
     {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},
     {"regex", "tern_regex.so", TERN_REGEX_SYMBOL},
+    {"unicode", "tern_unicode.so", TERN_UNICODE_SYMBOL},
     {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
 };
 

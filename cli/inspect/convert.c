@@ -1,10 +1,11 @@
 /* convert.c - `tern convert`: writes a checkpoint, or a part of it, in another format. The object that was
  * read is rebuilt: modules that were pickled whole become state dicts, and tensors are cast to another dtype.
- * Then --key selects a part, which is flattened and renamed. Unchanged values are shared, not copied. A
- * folder becomes a file of GGUF (tern_gguf_save), to which only --dtype applies. */
+ * Then --key selects a part, which is flattened and renamed. Unchanged values are shared, not copied. Folders
+ * are for convert_folder.c. */
 #include "cli.h"
 #include "flags.h"
 #include "inspect/content.h"
+#include "inspect/convert_folder.h"
 #include "inspect/module_record.h"
 
 #include "base/text.h"
@@ -23,10 +24,10 @@ static const char FUNC[] = "tern convert";
 typedef struct settings {
     bool flatten;
     tern_load_opts load;
-    const char *key, *strip, *prefix, *dtype_name, *in, *out;
-    int dtype;           /* -1: unchanged          */
-    tern_gguf_type type; /* of a .gguf             */
-    bool stripped;       /* --strip matched a name */
+    const char *key, *strip, *prefix, *dtype_name, *adapter, *in, *out;
+    int dtype;      /* -1: unchanged          */
+    bool to_folder; /* or to a .gguf          */
+    bool stripped;  /* --strip matched a name */
 } settings;
 
 /* ---- dtypes ---- */
@@ -247,13 +248,6 @@ static tern_object *read_in(const settings *set, tern_error *err)
     return made;
 }
 
-static int convert_folder(const settings *set, tern_error *err)
-{
-    tern_gguf_opts opts = tern_gguf_defaults();
-    opts.type = set->type;
-    return tern_gguf_save(set->in, set->out, &opts, err) ? TERN__EXIT_FAILED : TERN__EXIT_OK;
-}
-
 static int convert_file(settings *set, tern_error *err)
 {
     tern_object *object = read_in(set, err);
@@ -274,18 +268,6 @@ static bool path_ends(const char *path, const char *suffix)
 
 /* ---- what OUT allows ---- */
 
-static int choose_gguf_type(settings *set)
-{
-    static const char *const names[] = {
-        [TERN_GGUF_F32] = "f32", [TERN_GGUF_F16] = "f16", [TERN_GGUF_Q8_0] = "q8_0"};
-    set->type = tern_gguf_defaults().type;
-    for (int i = 0; i <= TERN_GGUF_Q8_0 && set->dtype_name; i++)
-        if (!strcmp(set->dtype_name, names[i])) set->type = (tern_gguf_type)i;
-    if (!set->dtype_name || !strcmp(set->dtype_name, names[set->type])) return TERN__EXIT_OK;
-    tern__cli_complain(FUNC, "--dtype: expected f32, f16 or q8_0 for a .gguf, got \"%s\"", set->dtype_name);
-    return TERN__EXIT_USAGE;
-}
-
 static int choose_dtype(settings *set)
 {
     for (int i = 0; i < TERN_DTYPE_COUNT && set->dtype_name; i++)
@@ -296,10 +278,15 @@ static int choose_dtype(settings *set)
     return TERN__EXIT_USAGE;
 }
 
-/* A .gguf is made of a folder, and has all of it. */
-static int check_gguf(const settings *set)
+static tern__folder_conversion folder_conversion(const settings *set)
 {
-    struct stat about;
+    return (tern__folder_conversion){
+        .in = set->in, .out = set->out, .adapter = set->adapter, .dtype = set->dtype_name};
+}
+
+/* A folder is converted as a whole. */
+static int check_folder(const settings *set)
+{
     const char *option = set->key                                          ? "--key"
                          : set->flatten                                    ? "--flatten"
                          : set->strip                                      ? "--strip"
@@ -307,30 +294,36 @@ static int check_gguf(const settings *set)
                          : set->load.records                               ? "--records"
                          : set->load.memory != tern_load_defaults().memory ? "--memory"
                                                                            : NULL;
-    if (option)
-        tern__cli_complain(FUNC, "%s is not for a .gguf, which is made of a whole folder", option);
-    else if (!stat(set->in, &about) && !S_ISDIR(about.st_mode))
-        tern__cli_complain(FUNC, "expected IN to be a folder for a .gguf, got the file \"%s\"", set->in);
-    else
-        return TERN__EXIT_OK;
+    tern__folder_conversion conversion = folder_conversion(set);
+    if (!option) return tern__convert_folder_check(&conversion);
+    tern__cli_complain(FUNC, "%s is not for a %s, which is made of a whole folder", option,
+                       tern__convert_to_gguf(set->out) ? ".gguf" : "folder");
     return TERN__EXIT_USAGE;
 }
 
+/* OUT is a folder if its name has no suffix, and IN is one. */
 static int take_files(int count, char **files, settings *set)
 {
+    struct stat about;
     if (count != 2) {
         fprintf(stderr, "%s: expected two files, IN and OUT, got %d\n", FUNC, count);
         return TERN__EXIT_USAGE;
     }
     set->in = files[0];
     set->out = files[1];
-    if (path_ends(set->out, ".gguf")) {
-        int status = check_gguf(set);
-        return status ? status : choose_gguf_type(set);
+    bool is_file =
+        path_ends(set->out, ".pt") || path_ends(set->out, ".pth") || path_ends(set->out, ".safetensors");
+    bool from_folder = !stat(set->in, &about) && S_ISDIR(about.st_mode);
+    set->to_folder = tern__convert_to_gguf(set->out) || (!is_file && from_folder);
+    if (set->to_folder) return check_folder(set);
+    if (is_file && set->adapter) {
+        tern__cli_complain(FUNC, "--adapter is for a .gguf or a folder, got \"%s\"", set->out);
+        return TERN__EXIT_USAGE;
     }
-    if (path_ends(set->out, ".pt") || path_ends(set->out, ".pth") || path_ends(set->out, ".safetensors"))
-        return choose_dtype(set);
-    tern__cli_complain(FUNC, "expected OUT to end in .pt, .pth, .safetensors or .gguf, got \"%s\"", set->out);
+    if (is_file) return choose_dtype(set);
+    tern__cli_complain(
+        FUNC, "expected OUT to end in .pt, .pth, .safetensors or .gguf, or IN to be a folder, got \"%s\"",
+        set->out);
     return TERN__EXIT_USAGE;
 }
 
@@ -350,7 +343,9 @@ static const tern__cli_option options[] = {
     {"prefix", .value = "PREFIX", .help = "add this prefix to the names", .text = &chosen.prefix},
     {"dtype", .value = "f32|f64|bf16|f16|q8_0", .text = &chosen.dtype_name,
      .help = "cast tensors of these dtypes to one of them; of a .gguf, the type of matrices: f32, f16 (the "
-             "default) or q8_0"},
+             "default) or q8_0; of a folder f32 (the default), bf16 or f16"},
+    {"adapter", .value = "FOLDER", .text = &chosen.adapter,
+     .help = "of a .gguf or a folder: add low-rank adapters to the weights, of a folder with PEFT's files"},
     {"memory", .value = "N", .take = tern__memory_take, .to = &chosen.load.memory,
      .help = "allow IN's objects N MiB (default 16) of memory beyond the file's size"},
     TERN__OPTION_HELP,
@@ -362,7 +357,8 @@ const tern__cli_page tern__convert_page = {
     "Writes the checkpoint IN as OUT. The suffix of OUT chooses the format: .pt or .pth (torch.save), or "
     ".safetensors, which holds only named tensors. Nothing in IN is executed.\n\n"
     "For .gguf, the format of llama.cpp, IN is a folder of Hugging Face with a GPT-2 or a Llama and its "
-    "tokenizer.\n",
+    "tokenizer. If IN is a folder and OUT has none of these suffixes, OUT becomes a folder, too, with the "
+    "model, its tokenizer and its generation_config.json.\n",
     options,
 };
 
@@ -379,7 +375,8 @@ int tern__cli_convert(int argc, char **argv)
     tern_error err = {0};
     int status = convert_read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
-    int exit = path_ends(chosen.out, ".gguf") ? convert_folder(&chosen, &err) : convert_file(&chosen, &err);
+    tern__folder_conversion conversion = folder_conversion(&chosen);
+    int exit = chosen.to_folder ? tern__convert_folder(&conversion, &err) : convert_file(&chosen, &err);
     tern_error_print(&err);
     return exit;
 }

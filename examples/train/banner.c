@@ -22,7 +22,8 @@ static void print_rate(const trainer *t)
     double rate = base_rate(t);
     const char *after = f->milestones.count == 1 ? ", lowered after epoch " : ", lowered after epochs ";
     printf("  rate       %g", rate);
-    if (f->lr_given && f->lr != rate) printf(" (--lr %g ignored: the checkpoint has %g)", f->lr, rate);
+    if (flags_given(f, "lr") && f->lr != rate)
+        printf(" (--lr %g ignored: the checkpoint has %g)", f->lr, rate);
     if (f->warm_up > 0) printf(", rising for %g epoch%s", f->warm_up, f->warm_up == 1 ? "" : "s");
     if (f->schedule == FLAGS_COSINE)
         printf(", falling to %g", f->min_lr);

@@ -182,6 +182,13 @@ void flags_text(const flag *row, char *text, size_t size)
     }
 }
 
+bool flags_given(const flags *f, const char *name)
+{
+    for (int i = 0; i < f->count; i++)
+        if (!strcmp(f->rows[i].name, name)) return f->given[i];
+    return false;
+}
+
 bool flags_may_change(const flag *row)
 {
     static const char *const names[] = {"workers",        "epochs",    "start-epoch", "save-every",
@@ -327,6 +334,9 @@ static void check_together(const flags *f)
     if (f->resume && f->start_epoch)
         flags_wrong(f, "--start-epoch: cannot be combined with --resume, which restores the epoch, got %lld",
                     (long long)f->start_epoch);
+    if (f->start_epoch && f->start_epoch >= f->epochs)
+        flags_wrong(f, "--start-epoch: expected less than --epochs %lld, got %lld", (long long)f->epochs,
+                    (long long)f->start_epoch);
     if (f->log_dir && strlen(f->log_dir) >= FLAGS_DIR)
         flags_wrong(f, "--log-dir: expected a path of less than %d bytes, got %zu", FLAGS_DIR,
                     strlen(f->log_dir));
@@ -348,7 +358,7 @@ void flags_read(flags *f, const flag *own, int argc, char **argv)
         const flag *row = row_of(rows, count, option == ':' ? optopt : option);
         if (!row) fail_name(f, longs, argv[optind - 1]);
         take_value(f, row, optarg);
-        f->lr_given |= row->value == &f->lr;
+        f->given[row - rows] = true;
     }
     if (optind < argc) flags_wrong(f, "expected flags only, got \"%s\"; --help lists them", argv[optind]);
     check_together(f);

@@ -45,7 +45,6 @@ typedef struct flags {
     int64_t save_every, evaluate_every, max_steps; /* steps; 0: only after epochs, and no limit */
     double lr, momentum, weight_decay;
     double clip;          /* the largest norm of the gradients; 0: any                  */
-    bool lr_given;        /* --lr was on the command line                               */
     double warm_up;       /* epochs during which the rate rises to lr                    */
     int schedule;         /* index into FLAGS_SCHEDULES                                  */
     flag_list milestones; /* epochs after which the rate is multiplied by gamma          */
@@ -60,7 +59,8 @@ typedef struct flags {
     bool exact_conv, deterministic; /* as in tern_device_conv_opts                               */
     const char *data, *resume, *log_dir;
     int64_t seed;
-    flag rows[FLAGS_MAX]; /* all flags of the program, filled in by flags_read */
+    flag rows[FLAGS_MAX];  /* all flags of the program, filled in by flags_read */
+    bool given[FLAGS_MAX]; /* the row's flag was on the command line            */
     int count;
 } flags;
 
@@ -70,6 +70,9 @@ flags flags_defaults(const char *program, const char *about);
 /* Reads the command line into `f` and into the values of the rows of `own` (NULL: none). After --help or
  * wrong input, rank 0 prints the help or the error and the program exits with code 0 or 2. */
 void flags_read(flags *f, const flag *own, int argc, char **argv);
+
+/* Was a flag on the command line? */
+bool flags_given(const flags *f, const char *name);
 
 /* Writes the value of a flag as it would be given: "0.05", "O1", "5,8", "on"; "" if it has none. */
 void flags_text(const flag *row, char *text, size_t size);

@@ -1,4 +1,4 @@
-/* gallery.c - collects example images. */
+/* gallery.c - collects example images, and the counts of a confusion matrix. */
 #include "gallery.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ uint8_t *gallery_add(gallery *g, int rows, int columns, int channels, bool marke
 void gallery_free(gallery *g)
 {
     for (int i = 0; i < g->count; i++) free((void *)g->pictures[i].pixels);
-    g->count = 0;
+    g->count = g->classes = 0;
 }
 
 /* Returns the RGB pixels of all images, one image after the other; NULL if their sizes differ. */
@@ -94,9 +94,19 @@ void gallery_image(uint8_t *pixels, const float *x, int rows, int columns, int c
         }
 }
 
-void gallery_map(uint8_t *pixels, const uint8_t *labels, int64_t count, const uint8_t (*colours)[3],
+void gallery_map(uint8_t *pixels, const uint8_t *labels, int64_t count, const tern_legend *legend,
                  int classes)
 {
     for (int64_t i = 0; pixels && i < count; i++)
-        if (labels[i] < classes) memcpy(pixels + 3 * i, colours[labels[i]], 3);
+        if (labels[i] < classes) memcpy(pixels + 3 * i, legend[labels[i]].colour, 3);
+}
+
+void gallery_confusion(gallery *g, const tern_confusion *seen, const char *const *names, int64_t classes)
+{
+    if (!tern_confusion_total(seen) || classes > TERN_CONFUSION_CHART_MAX) return;
+    g->classes = (int)classes;
+    for (int64_t i = 0; i < classes; i++) {
+        g->names[i] = names[i];
+        for (int64_t k = 0; k < classes; k++) g->counts[i * classes + k] = tern_confusion_count(seen, i, k);
+    }
 }

@@ -1,4 +1,5 @@
-/* gallery.h - example images of a model's results, for TensorBoard and for the final figure. */
+/* gallery.h - what the final figure and TensorBoard show of the last evaluation: example images, the legend
+ * of their colours, and a confusion matrix. */
 #ifndef TERN_EXAMPLES_GALLERY_H
 #define TERN_EXAMPLES_GALLERY_H
 
@@ -10,6 +11,11 @@ typedef struct gallery {
     tern_picture pictures[GALLERY_MAX];
     char captions[GALLERY_MAX][64];
     int count, across; /* images per row: 3 for input, label and prediction */
+    const tern_legend *legend;
+    int legend_count;
+    const char *names[TERN_CONFUSION_CHART_MAX]; /* of the classes of the confusion matrix .. */
+    int64_t counts[TERN_CONFUSION_CHART_MAX * TERN_CONFUSION_CHART_MAX];
+    int classes; /* .. and their number; 0: there is none */
 } gallery;
 
 /* Adds an image; `marked` prints the caption in red. Returns its rows * columns * channels pixels (1 channel:
@@ -26,7 +32,10 @@ void gallery_log(const gallery *g, tern_board *board, const char *dir, int64_t s
 void gallery_image(uint8_t *pixels, const float *x, int rows, int columns, int channels, const float *mean,
                    const float *std);
 /* Fills pixels (count, 3) with the colour of each label; labels outside [0, classes) stay black. */
-void gallery_map(uint8_t *pixels, const uint8_t *labels, int64_t count, const uint8_t (*colours)[3],
+void gallery_map(uint8_t *pixels, const uint8_t *labels, int64_t count, const tern_legend *legend,
                  int classes);
+/* Keeps the counts, whose classes have the `names`, unless nothing was counted or they are too many to be
+ * drawn. */
+void gallery_confusion(gallery *g, const tern_confusion *seen, const char *const *names, int64_t classes);
 
 #endif

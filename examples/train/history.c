@@ -36,7 +36,9 @@ void history_set(history *h, const char *name, double value)
 {
     int i = find_series(h, name);
     if (i < 0) i = add_series(h, name);
-    if (i >= 0) h->series[i].values[h->rows] = value;
+    if (i < 0) return;
+    h->series[i].values[h->rows] = value;
+    h->series[i].is_set = true;
 }
 
 double history_get(const history *h, const char *name, int64_t row)
@@ -61,6 +63,17 @@ void history_row_end(history *h, double epochs)
     for (int i = 0; i < h->count; i++) {
         double *values = grow_values(h, &h->series[i].values);
         if (values) values[h->rows] = NAN;
+        h->series[i].is_set = false;
+    }
+}
+
+void history_log(const history *h, tern_board *board, int64_t step)
+{
+    for (int i = 0; i < h->count; i++) {
+        char tag[64];
+        const char *name = h->series[i].name, *group = strncmp(name, "loss/", 5) ? HISTORY_EVALUATION : "";
+        snprintf(tag, sizeof(tag), "%s%s", group, name);
+        if (h->series[i].is_set) tern_board_scalar(board, tag, h->series[i].values[h->rows], step, NULL);
     }
 }
 
@@ -72,14 +85,16 @@ bool history_is_best(const history *h, const char *name, bool least)
     return !isnan(last);
 }
 
-static bool is_in_group(const char *name, const char *group)
+bool history_is_of_class(const history *h, const char *name)
 {
-    return group && !strncmp(name, group, strlen(group));
+    return h->class_group && !strncmp(name, h->class_group, strlen(h->class_group));
 }
 
-bool history_is_main(const history *h, const char *name)
+int history_classes(const history *h)
 {
-    return !strchr(name, '/') || is_in_group(name, "loss/") || is_in_group(name, h->main_group);
+    int count = 0;
+    for (int i = 0; i < h->count; i++) count += history_is_of_class(h, h->series[i].name);
+    return count;
 }
 
 const char *history_short_name(const char *name)
@@ -92,7 +107,7 @@ void history_free(history *h)
 {
     for (int i = 0; i < h->count; i++) free(h->series[i].values);
     free(h->epochs);
-    *h = (history){.main_group = h->main_group};
+    *h = (history){.class_group = h->class_group};
 }
 
 /* ---- in a checkpoint: {"epochs": [1, 2], "loss_sum": .., "numbers": {"top1": [.., ..], ..}} ---- */

@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <ftw.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +175,27 @@ static const char *program_of(const cJSON *record)
 {
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(record, "program"));
     return name ? name : "";
+}
+
+/* ---- an earlier run's models ---- */
+
+static int entry_remove(const char *path, const struct stat *about, int kind, struct FTW *place)
+{
+    (void)about;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+void run_dir_clear(const char *dir, tern_error *err)
+{
+    static const char *const names[] = {"best", "last", "best.pth", "last.pth"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        char path[PATH];
+        snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+        if (run_dir_has(dir, names[i]) && nftw(path, entry_remove, 8, FTW_DEPTH | FTW_PHYS))
+            tern_error_set(err, "train", TERN_E_IO, "cannot remove %s: %s", path, strerror(errno));
+    }
 }
 
 /* ---- finding it ---- */

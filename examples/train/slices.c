@@ -17,10 +17,11 @@ void slices_add(gallery *g, const volumes *v, const float *image, const uint8_t 
     scale[0] = -low * scale[1];
     gallery_image(gallery_add(g, rows, columns, 1, false, "%s", of), image, rows, columns, 1, &scale[0],
                   &scale[1]);
-    gallery_map(gallery_add(g, rows, columns, 3, false, "label"), truth, count, v->colours,
+    gallery_map(gallery_add(g, rows, columns, 3, false, "label"), truth, count, v->legend, volumes_labels(v));
+    gallery_map(gallery_add(g, rows, columns, 3, false, "prediction"), guess, count, v->legend,
                 volumes_labels(v));
-    gallery_map(gallery_add(g, rows, columns, 3, false, "prediction"), guess, count, v->colours,
-                volumes_labels(v));
+    g->legend = v->legend;
+    g->legend_count = volumes_labels(v);
 }
 
 /* Flips the images vertically, as viewers do: the first row is the farthest back and is shown at the bottom.

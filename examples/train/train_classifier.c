@@ -13,6 +13,7 @@
  * checkpoints for --resume and torch.load, and train_classifier.png. */
 #include "trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@
 #define SHOWN  32
 #define ACROSS 8
 #define TOP    5
+
+#define CLASS_NAME 24 /* bytes of "class 12" */
 
 static const char *const fashion_names[] = {"T-shirt", "trouser", "pullover", "dress", "coat",
                                             "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
@@ -45,6 +48,8 @@ typedef struct classifier {
     int arch, dataset;
     int64_t size; /* rows and columns of a crop from an image folder */
     double label_smoothing;
+    tern_confusion *seen; /* NULL: there are more classes than can be drawn */
+    char numbers[TERN_CONFUSION_CHART_MAX][CLASS_NAME];
 } classifier;
 
 /* ---- data ---- */
@@ -213,8 +218,30 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 
 /* ---- evaluation: exact, each image once over all ranks ---- */
 
+/* Of a class whose name nobody knows, `number` is filled. */
+static const char *class_name(const images *i, int64_t label, char number[CLASS_NAME])
+{
+    if (i->names) return i->names[label];
+    if (i->folder) return tern_image_folder_class(i->raw_test, (int)label);
+    snprintf(number, CLASS_NAME, "class %lld", (long long)label);
+    return number;
+}
+
+/* The share of each class that was recognised. */
+static void report_classes(trainer *t, const classifier *c)
+{
+    for (int64_t k = 0; k < c->images.test->classes; k++) {
+        char name[48], number[CLASS_NAME];
+        int64_t all = 0;
+        for (int64_t j = 0; j < c->images.test->classes; j++) all += tern_confusion_count(c->seen, k, j);
+        snprintf(name, sizeof(name), "recall/%s", class_name(&c->images, k, number));
+        trainer_number(t, name, all ? (double)tern_confusion_count(c->seen, k, k) / (double)all : NAN);
+    }
+}
+
 static void evaluate(trainer *t, tern_error *err)
 {
+    const classifier *c = t->task->self;
     int64_t n[3] = {0}; /* images with the right class first, among the first TOP, and all */
     double sum = 0;
     tern_batch b;
@@ -222,40 +249,31 @@ static void evaluate(trainer *t, tern_error *err)
         int64_t right[2] = {0};
         tern_tensor *scores = tern_forward(t->task->net, t->s, b.x);
         tern_topk_correct(t->s, scores, b.y, -1, 2, (int64_t[]){1, TOP}, right);
+        if (c->seen) tern_confusion_update(c->seen, t->s, scores, b.y);
         sum += tern_item(tern_cross_entropy(t->s, scores, b.y, NULL)) * (double)b.count;
         n[0] += right[0];
         n[1] += right[1];
         n[2] += b.count;
         tern_scope_end(t->s, err);
     }
+    if (c->seen) tern_confusion_reduce(c->seen, err);
     tern_all_reduce(t->world, n, 3, TERN_I64, TERN_SUM, err);
     tern_all_reduce(t->world, &sum, 1, TERN_F64, TERN_SUM, err);
     if (err->code) return;
     trainer_number(t, "loss/test", sum / (double)n[2]);
     trainer_number(t, "top1", (double)n[0] / (double)n[2]);
     trainer_number(t, "top5", (double)n[1] / (double)n[2]);
+    if (c->seen) report_classes(t, c);
 }
 
 /* ---- images ---- */
 
-static void name_class(const images *i, int64_t label, char *text, size_t size)
-{
-    const char *name = i->names    ? i->names[label]
-                       : i->folder ? tern_image_folder_class(i->raw_test, (int)label)
-                                   : NULL;
-    if (name)
-        snprintf(text, size, "%s", name);
-    else
-        snprintf(text, size, "class %lld", (long long)label);
-}
-
 static void show_image(const images *i, gallery *g, const float *x, int64_t guess, int64_t truth)
 {
-    char guessed[32], is[32];
+    char numbers[2][CLASS_NAME];
     int channels = (int)i->test->shape[0], rows = (int)i->test->shape[1], columns = (int)i->test->shape[2];
     bool right = guess == truth;
-    name_class(i, guess, guessed, sizeof(guessed));
-    name_class(i, truth, is, sizeof(is));
+    const char *guessed = class_name(i, guess, numbers[0]), *is = class_name(i, truth, numbers[1]);
     uint8_t *pixels = right ? gallery_add(g, rows, columns, channels, false, "%s", guessed)
                             : gallery_add(g, rows, columns, channels, true, "%s (is %s)", guessed, is);
     gallery_image(pixels, x, rows, columns, channels, i->mean, i->std);
@@ -282,6 +300,15 @@ static void show_batch(trainer *t, tern_scope *s, gallery *g, const tern_batch *
     free(x);
 }
 
+static void show_confusion(classifier *c, gallery *g)
+{
+    const char *names[TERN_CONFUSION_CHART_MAX];
+    int64_t classes = c->images.test->classes;
+    if (!c->seen) return;
+    for (int64_t k = 0; k < classes; k++) names[k] = class_name(&c->images, k, c->numbers[k]);
+    gallery_confusion(g, c->seen, names, classes);
+}
+
 static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 {
     tern_loader_opts opts = tern_loader_defaults();
@@ -290,6 +317,7 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
     tern_loader *loader = err->code ? NULL : tern_loader_new(few, &opts, err);
     tern_batch b;
     g->across = ACROSS;
+    show_confusion(t->task->self, g);
     if (loader && tern_loader_next(loader, s, &b)) {
         if (b.x) show_batch(t, s, g, &b, err);
         tern_scope_end(s, err);
@@ -320,11 +348,14 @@ int main(int argc, char **argv)
     tern_error err = {0};
     trainer_open(&t, &f, &err);
     open_data(&c, &f, &err);
+    if (!err.code && c.images.test->classes <= TERN_CONFUSION_CHART_MAX)
+        c.seen = tern_confusion_new(t.world, c.images.test->classes, -1, &err);
     const task k = {.model = arch_names[c.arch],
                     .data = c.images.name,
                     .net = new_net(&c, c.images.train, t.rng, &err),
                     .train = c.images.train,
                     .test = c.images.test,
+                    .class_group = "recall/",
                     .best = "top1",
                     .self = &c,
                     .loss = loss,
@@ -332,6 +363,7 @@ int main(int argc, char **argv)
                     .show = show};
     trainer_run(&t, &k, &err);
     tern_module_free(k.net);
+    tern_confusion_free(c.seen);
     close_data(&c.images);
     return trainer_close(&t, &err);
 }

@@ -15,6 +15,7 @@
  * Prints the perplexity of the held-out part, and a text that the model writes. Writes curves for
  * TensorBoard, checkpoints for --resume, the folders `best` and `last` for transformers and `tern generate`,
  * and train_language_model.png. */
+#include "run_dir.h"
 #include "trainer.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@ typedef struct language_model {
     int64_t layers, width, heads, context, vocabulary, stride;
     double dropout, beta2, test_share;
     const char *tokenizer_path, *pretrained, *test_data;
+    char resumed[FLAGS_DIR + 32]; /* the tokenizer that a resumed run has saved, or "" */
     bool recompute;
     int64_t lora_rank;
     double lora_alpha;
@@ -98,10 +100,27 @@ static size_t find_cut(const char *text, size_t bytes, double share)
     return line ? line : cut;
 }
 
+/* Finds the tokenizer that the run which is resumed has trained, and saved beside its best model. */
+static void find_tokenizer(language_model *m, const flags *f, tern_error *err)
+{
+    const char *slash = f->resume ? strrchr(f->resume, '/') : NULL;
+    char dir[FLAGS_DIR] = ".", note[RUN_NOTE] = "";
+    if (!f->resume || err->code) return;
+    if (!strcmp(f->resume, "latest"))
+        run_dir_find(f, dir, sizeof(dir), note, err);
+    else if (slash)
+        snprintf(dir, sizeof(dir), "%.*s", (int)(slash - f->resume), f->resume);
+    if (*dir && run_dir_has(dir, "best/tokenizer.json"))
+        snprintf(m->resumed, sizeof(m->resumed), "%s/best/tokenizer.json", dir);
+}
+
 /* Opens the tokenizer, or trains one on a text: GPT-2's byte-level BPE. */
 static void open_tokenizer(language_model *m, const char *text, size_t bytes, tern_error *err)
 {
-    const char *path = m->tokenizer_path ? m->tokenizer_path : m->pretrained;
+    const char *path = m->tokenizer_path ? m->tokenizer_path
+                       : m->pretrained   ? m->pretrained
+                       : *m->resumed     ? m->resumed
+                                         : NULL;
     const char *eot = "<|endoftext|>";
     tern_tokenizer_train_opts opts = tern_tokenizer_train_defaults();
     opts.texts = &text;
@@ -180,6 +199,7 @@ static tern_dataset *open_tokens(language_model *m, const part *p, tern_dataset 
 static void open_data(language_model *m, const flags *f, tern_error *err)
 {
     double end = m->test_data ? 1 : 1 - m->test_share;
+    find_tokenizer(m, f, err);
     const part parts[] = {{f->data, 0, end, true},
                           {m->test_data ? m->test_data : f->data, m->test_data ? 0 : end, 1, false}};
     for (int i = 0; i < 2 && !err->code; i++)
@@ -404,6 +424,27 @@ static void save(trainer *t, const char *name, tern_error *err)
 
 /* ---- main ---- */
 
+/* A flag that would change nothing is a mistake. */
+static void check_ignored(const language_model *m, const flags *f)
+{
+    const bool has_model = m->pretrained, has_tokenizer = m->pretrained || m->tokenizer_path;
+    const struct {
+        const char *name;
+        bool is_ignored;
+        const char *why;
+    } all[] = {{"arch", has_model, "the model of --pretrained has its own"},
+               {"layers", has_model, "the model of --pretrained has its own"},
+               {"width", has_model, "the model of --pretrained has its own"},
+               {"heads", has_model, "the model of --pretrained has its own"},
+               {"dropout", has_model && !m->lora_rank, "the model of --pretrained has its own"},
+               {"vocabulary", has_tokenizer, "none is made, since there is a tokenizer"},
+               {"lora-alpha", !m->lora_rank, "there are no adapters without --lora-rank"},
+               {"lora-targets", !m->lora_rank, "there are no adapters without --lora-rank"}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        if (all[i].is_ignored && flags_given(f, all[i].name))
+            flags_wrong(f, "--%s: %s", all[i].name, all[i].why);
+}
+
 static void check_flags(const language_model *m, const flags *f)
 {
     if (!f->data)
@@ -417,6 +458,7 @@ static void check_flags(const language_model *m, const flags *f)
                     (long long)m->width);
     if (m->lora_rank && !m->pretrained)
         flags_wrong(f, "--lora-rank: adapters need a model to adapt, --pretrained FOLDER, got nothing");
+    check_ignored(m, f);
 }
 
 int main(int argc, char **argv)

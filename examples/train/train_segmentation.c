@@ -25,32 +25,27 @@
 #define SHOWN       4  /* samples in the gallery ..      */
 #define LOOKED_AT   16 /* .. chosen from so many samples */
 
-typedef struct label {
-    const char *name;
-    uint8_t colour[3];
-} label;
-
-static const label earth_labels[] = {
+static const tern_legend earth_labels[] = {
     {"ocean", {20, 60, 130}}, {"land", {70, 120, 50}}, {"lake", {230, 60, 50}}, {"ice", {235, 240, 245}}};
-static const label street_labels[CLASSES_MAX] = {{"road", {128, 64, 128}},
-                                                 {"sidewalk", {244, 35, 232}},
-                                                 {"building", {70, 70, 70}},
-                                                 {"wall", {102, 102, 156}},
-                                                 {"fence", {190, 153, 153}},
-                                                 {"pole", {153, 153, 153}},
-                                                 {"traffic light", {250, 170, 30}},
-                                                 {"traffic sign", {220, 220, 0}},
-                                                 {"vegetation", {107, 142, 35}},
-                                                 {"terrain", {152, 251, 152}},
-                                                 {"sky", {70, 130, 180}},
-                                                 {"person", {220, 20, 60}},
-                                                 {"rider", {255, 0, 0}},
-                                                 {"car", {0, 0, 142}},
-                                                 {"truck", {0, 0, 70}},
-                                                 {"bus", {0, 60, 100}},
-                                                 {"train", {0, 80, 100}},
-                                                 {"motorcycle", {0, 0, 230}},
-                                                 {"bicycle", {119, 11, 32}}};
+static const tern_legend street_labels[CLASSES_MAX] = {{"road", {128, 64, 128}},
+                                                       {"sidewalk", {244, 35, 232}},
+                                                       {"building", {70, 70, 70}},
+                                                       {"wall", {102, 102, 156}},
+                                                       {"fence", {190, 153, 153}},
+                                                       {"pole", {153, 153, 153}},
+                                                       {"traffic light", {250, 170, 30}},
+                                                       {"traffic sign", {220, 220, 0}},
+                                                       {"vegetation", {107, 142, 35}},
+                                                       {"terrain", {152, 251, 152}},
+                                                       {"sky", {70, 130, 180}},
+                                                       {"person", {220, 20, 60}},
+                                                       {"rider", {255, 0, 0}},
+                                                       {"car", {0, 0, 142}},
+                                                       {"truck", {0, 0, 70}},
+                                                       {"bus", {0, 60, 100}},
+                                                       {"train", {0, 80, 100}},
+                                                       {"motorcycle", {0, 0, 230}},
+                                                       {"bicycle", {119, 11, 32}}};
 /* The mean and standard deviation of ImageNet. */
 static const float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
 
@@ -66,7 +61,7 @@ typedef struct segmentation {
     double scale[2], balance, aux;
     const char *dir;
     bool is_ours; /* `dir` is the default folder of blue_marble */
-    const label *labels;
+    const tern_legend *labels;
     int classes;
     tern_dataset *files[2], *sampled, *train, *test;
     float weights[CLASSES_MAX]; /* of the classes in the loss                 */
@@ -310,10 +305,8 @@ static int choose(const tern_dataset *set, int64_t chosen[SHOWN], tern_error *er
 static void show_map(const segmentation *g, gallery *a, const uint8_t *map, int rows, int columns,
                      const char *caption)
 {
-    uint8_t colours[CLASSES_MAX][3];
-    for (int c = 0; c < g->classes; c++) memcpy(colours[c], g->labels[c].colour, 3);
     gallery_map(gallery_add(a, rows, columns, 3, false, "%s", caption), map, (int64_t)rows * columns,
-                (const uint8_t(*)[3])colours, g->classes);
+                g->labels, g->classes);
 }
 
 static void show_sample(trainer *t, tern_scope *s, gallery *a, const tern_batch *b, tern_error *err)
@@ -343,11 +336,16 @@ static void show(trainer *t, tern_scope *s, gallery *a, tern_error *err)
 {
     const segmentation *g = t->task->self;
     int64_t chosen[SHOWN];
+    const char *names[CLASSES_MAX];
     int count = choose(g->test, chosen, err);
     tern_dataset *few = tern_subset_new(g->test, chosen, count, err);
     tern_loader *loader = err->code ? NULL : tern_loader_new(few, NULL, err);
     tern_batch b;
     a->across = 3;
+    a->legend = g->labels;
+    a->legend_count = g->classes;
+    for (int c = 0; c < g->classes; c++) names[c] = g->labels[c].name;
+    gallery_confusion(a, g->seen, names, g->classes);
     while (!err->code && tern_loader_next(loader, s, &b)) {
         show_sample(t, s, a, &b, err);
         tern_scope_end(s, err);
@@ -394,7 +392,7 @@ int main(int argc, char **argv)
                     .net = new_net(&g, output_stride, t.rng, &err),
                     .train = g.train,
                     .test = g.test,
-                    .main_group = g.dataset == EARTH ? "iou/" : NULL,
+                    .class_group = "iou/",
                     .best = "mIoU",
                     .self = &g,
                     .forward = forward,

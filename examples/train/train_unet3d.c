@@ -8,9 +8,9 @@
  *
  * Trains on patches at random places and prints Dice and IoU over a grid of patches of the test volumes, each
  * patch once over all ranks. At the end it predicts the whole first test volume and writes prediction.nii.gz,
- * with image.nii.gz and label.nii.gz, for any viewer, and train_unet3d.png. --like-seed uses the sizes of a
- * well-known script: 100 epochs, 8 patches of 32x160x160 per rank, Adam with a rate of 2e-4 that drops to a
- * fifth after 25, 50 and 75 epochs. */
+ * with image.nii.gz and label.nii.gz, for any viewer, and train_unet3d.png. --preset article uses the sizes
+ * of a well-known script: 100 epochs, 8 patches of 32x160x160 per rank, Adam with a rate of 2e-4 that drops
+ * to a fifth after 25, 50 and 75 epochs. */
 #include "slices.h"
 #include "trainer.h"
 #include "volumes.h"
@@ -71,22 +71,22 @@ static const plan any_folder = {.data = "",
                                 .lr = 1e-3,
                                 .foreground = .5,
                                 .flip = {0, 0, .5}};
-static const plan like_seed = {.data = "grains",
-                               .patch = {32, 160, 160},
-                               .patches = 96,
-                               .batch = 8,
-                               .epochs = 100,
-                               .width = 32,
-                               .volumes = 8,
-                               .milestones = {{25, 50, 75}, 3},
-                               .lr = 2e-4,
-                               .flip = {.5, .5, .5}};
+static const plan article = {.data = "grains",
+                             .patch = {32, 160, 160},
+                             .patches = 96,
+                             .batch = 8,
+                             .epochs = 100,
+                             .width = 32,
+                             .volumes = 8,
+                             .milestones = {{25, 50, 75}, 3},
+                             .lr = 2e-4,
+                             .flip = {.5, .5, .5}};
 
 typedef struct unet {
     plan plan;
     volumes volumes;
     int64_t classes; /* of --data DIR */
-    bool like_seed;
+    int preset;
     const char *patch, *stack; /* texts of the command line */
     int64_t size[3];           /* of volumes of grains */
     tern_dataset *train, *test;
@@ -110,8 +110,8 @@ static const char *given(int argc, char **argv, const char *name)
 /* Finds the plan before the flags are read, so that --help prints the defaults of the given --data. */
 static plan find_plan(int argc, char **argv)
 {
-    const char *data = given(argc, argv, "--data");
-    if (given(argc, argv, "--like-seed")) return like_seed;
+    const char *data = given(argc, argv, "--data"), *preset = given(argc, argv, "--preset");
+    if (preset && !strcmp(preset, "article")) return article;
     for (size_t i = 0; i < sizeof(plans) / sizeof(*plans); i++)
         if (!data || !strcmp(data, plans[i].data)) return plans[i];
     return any_folder;
@@ -140,7 +140,8 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
         {"stack", 0, FLAG_TEXT, &u->stack, "DxHxW", "size of volumes of grains", 0, 0},
         {"volumes", 0, FLAG_COUNT, &p->volumes, "N", "training volumes of grains", 1, VOLUMES_MAX},
         {"classes", 0, FLAG_COUNT, &u->classes, "N", "of --data DIR; 1: labels are 0 and 1", 1, MOST_CLASSES},
-        {"like-seed", 0, FLAG_SWITCH, &u->like_seed, NULL, "the sizes of the article's script", 0, 0},
+        {"preset", 0, FLAG_CHOICE, &u->preset, "data|article",
+         "defaults for --data, or those of a well-known script", 0, 0},
         {0}};
     f->data = p->data;
     f->batch = p->batch;
@@ -262,9 +263,8 @@ static void report(trainer *t, const tern_confusion *seen)
     double dice = 0, iou = 0;
     int last = volumes_labels(v) - 1;
     for (int k = 1; k <= last; k++) {
-        char name[48], number[12];
-        snprintf(number, sizeof(number), "%d", k);
-        snprintf(name, sizeof(name), "dice/%s", v->names ? v->names[k] : number);
+        char name[48];
+        snprintf(name, sizeof(name), "dice/%s", v->legend[k].name);
         if (last > 1) trainer_number(t, name, tern_confusion_dice(seen, k));
         dice += tern_confusion_dice(seen, k) / last;
         iou += tern_confusion_iou(seen, k) / last;
@@ -348,8 +348,8 @@ static void print_scores(const unet *u, tern_scope *s, uint8_t *guess, uint8_t *
     tern_scope_end(s, err);
     printf("the whole volume:");
     for (int k = 1; k < volumes_labels(&u->volumes); k++)
-        printf("  %s Dice %.4f IoU %.4f", u->volumes.names ? u->volumes.names[k] : "class",
-               tern_confusion_dice(seen, k), tern_confusion_iou(seen, k));
+        printf("  %s Dice %.4f IoU %.4f", u->volumes.legend[k].name, tern_confusion_dice(seen, k),
+               tern_confusion_iou(seen, k));
     putchar('\n');
     tern_confusion_free(seen);
 }
@@ -404,6 +404,7 @@ int main(int argc, char **argv)
                     .net = new_net(&u, t.rng, &err),
                     .train = u.train,
                     .test = u.test,
+                    .class_group = "dice/",
                     .best = "dice",
                     .self = &u,
                     .optim = new_adam,

@@ -15,10 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINE         1024          /* bytes of an evaluation's line */
-#define BOARD_STEPS  50            /* steps between points of the step/loss curve */
-#define EVALUATION   "Evaluation/" /* the group of the curves that `evaluate` sets, but for losses */
-#define WAIT_SECONDS 0.2           /* for data, before the ranks ask each other whether to stop */
+#define LINE         1024 /* bytes of an evaluation's line */
+#define BOARD_STEPS  50   /* steps between points of the step/loss curve */
+#define WAIT_SECONDS 0.2  /* for data, before the ranks ask each other whether to stop */
 
 __attribute__((format(printf, 2, 3))) static void say(const trainer *t, const char *format, ...)
 {
@@ -323,7 +322,7 @@ static void open_board(trainer *t, tern_error *err)
                              .step = t->step};
     if (err->code || !run_dir_record(t->dir, t->flags, &start, resumes_here(t), err)) return;
     char best[64];
-    snprintf(best, sizeof(best), EVALUATION "%s", t->task->best ? t->task->best : "");
+    snprintf(best, sizeof(best), HISTORY_EVALUATION "%s", t->task->best ? t->task->best : "");
     tern_object *hparams = run_dir_hparams(t->flags, &start, err);
     tern_board_hparams(t->board, hparams, t->task->best ? 3 : 2,
                        (const char *[]){"loss/train", "loss/test", best}, NULL);
@@ -346,6 +345,7 @@ static void open_all(trainer *t, tern_error *err)
     open_snapshot(t, err);
     skip_epochs(t);
     if (t->flags->resume) resume(t, err);
+    if (t->first && !t->flags->resume && run_dir_has(t->dir, "latest")) run_dir_clear(t->dir, err);
     open_board(t, err);
     agree(t, err);
 }
@@ -433,11 +433,8 @@ static bool is_evaluation_due(const trainer *t)
 
 void trainer_number(trainer *t, const char *name, double value)
 {
-    char tag[64];
     if (t->stopped) return; /* of a part of the samples */
-    snprintf(tag, sizeof(tag), "%s%s", strncmp(name, "loss/", 5) ? EVALUATION : "", name);
     history_set(&t->history, name, value);
-    tern_board_scalar(t->board, tag, value, t->step, NULL);
 }
 
 void trainer_text(trainer *t, const char *name, const char *text)
@@ -477,7 +474,7 @@ static void print_row(const trainer *t, bool is_end, double seconds, double rate
     if (!is_end || ends_midway(t))
         add_text(line, " %s step %lld", is_end ? "until" : "at", (long long)t->step);
     for (int i = 0; i < h->count; i++)
-        if (history_is_main(h, h->series[i].name))
+        if (!history_is_of_class(h, h->series[i].name) || history_classes(h) <= HISTORY_PRINTED)
             add_number(line, h->series[i].name, h->series[i].values[h->rows]);
     add_text(line, "  %.*f %s/s  %.1f s, data %.1f %%", rate > 0 && rate < 1 ? 2 : 1, rate, task_unit(t),
              seconds, 100 * t->waiting);
@@ -631,6 +628,7 @@ static bool evaluate_row(trainer *t, bool is_end, double seconds, double speed, 
     trainer_number(t, "loss/train", h->row_loss_sum / h->row_loss_count);
     evaluate(t, err);
     if (err->code || t->stopped) return false;
+    history_log(h, t->board, t->step);
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
     tern_board_parameters(t->board, t->task->net, t->step, NULL);
     if (speed > 0) {
@@ -751,7 +749,7 @@ static void save_figure(trainer *t)
 {
     char path[600], title[128];
     tern_error err = {0};
-    if (!t->first || (t->history.rows < 2 && !t->gallery.count)) return; /* there is nothing to draw */
+    if (!t->first || (!t->history.rows && !t->gallery.count)) return; /* there is nothing to draw */
     snprintf(path, sizeof(path), "%s/%s.png", t->dir, t->flags->program);
     snprintf(title, sizeof(title), "%s on %s", t->task->model, t->task->data);
     figure_save(path, title, &t->history, &t->gallery, &err);
@@ -777,7 +775,7 @@ static void run_epochs(trainer *t, tern_error *err)
 void trainer_run(trainer *t, const task *k, tern_error *err)
 {
     t->task = k;
-    t->history.main_group = k->main_group;
+    t->history.class_group = k->class_group;
     open_all(t, err);
     if (!err->code) {
         if (t->first) banner_print(t, steps_per_epoch(t));

@@ -24,7 +24,7 @@ typedef struct task {
     const char *model, *data; /* for the banner: "ResNet-18", "Fashion-MNIST" */
     tern_module *net;
     tern_dataset *train, *test; /* test may be NULL if `evaluate` does not need it                      */
-    const char *main_group;     /* a group of numbers, "iou/", that are main ones; or NULL              */
+    const char *class_group;    /* "iou/": its numbers are those of classes, with a chart; or NULL       */
     const char *best;           /* best.pth is saved when this number, set by `evaluate`, is the largest */
     bool best_is_least;         /* .. or the smallest                                                   */
     const char *unit;           /* what bars and lines count: "tokens"; NULL: "samples"                 */

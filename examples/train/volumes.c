@@ -12,12 +12,13 @@
 
 enum { BACKGROUND, CORTEX, WHITE_MATTER, SUBCORTICAL, CEREBELLUM, CSF, TISSUES };
 
-static const char *const names_of_two[] = {"background", "foreground"};
-static const char *const names_of_tissues[TISSUES] = {"background",  "cortex",     "white matter",
-                                                      "subcortical", "cerebellum", "csf"};
-static const uint8_t colours[][3] = {{0, 0, 0},      {230, 159, 0}, {240, 240, 240},
-                                     {0, 114, 178},  {0, 158, 115}, {204, 121, 167},
-                                     {86, 180, 233}, {213, 94, 0},  {240, 228, 66}};
+static const tern_legend two[] = {{"background", {0, 0, 0}}, {"foreground", {230, 159, 0}}};
+static const tern_legend tissues[TISSUES] = {
+    {"background", {0, 0, 0}},      {"cortex", {230, 159, 0}},     {"white matter", {240, 240, 240}},
+    {"subcortical", {0, 114, 178}}, {"cerebellum", {0, 158, 115}}, {"csf", {204, 121, 167}}};
+static const tern_legend numbers[] = {{"0", {0, 0, 0}},      {"1", {230, 159, 0}}, {"2", {240, 240, 240}},
+                                      {"3", {0, 114, 178}},  {"4", {0, 158, 115}}, {"5", {204, 121, 167}},
+                                      {"6", {86, 180, 233}}, {"7", {213, 94, 0}},  {"8", {240, 228, 66}}};
 
 static void add_pair(volume_set *set, tern_volume *image, tern_volume *label)
 {
@@ -37,7 +38,7 @@ static void add_grains(volume_set *set, const int64_t shape[3], uint64_t seed, t
 
 void volumes_grains(volumes *v, int count, const int64_t shape[3], uint64_t seed, tern_error *err)
 {
-    *v = (volumes){.name = "grains", .classes = 1, .names = names_of_two, .colours = colours};
+    *v = (volumes){.name = "grains", .classes = 1, .legend = two};
     for (int i = 0; i < count; i++) add_grains(&v->train, shape, 1000 * seed + 1 + (uint64_t)i, err);
     add_grains(&v->test, shape, 1000 * seed + 500, err);
 }
@@ -78,7 +79,7 @@ static tern_volume *load_template(const char *name, tern_error *err)
 
 void volumes_brain(volumes *v, tern_error *err)
 {
-    *v = (volumes){.name = "brain (ch2)", .classes = 1, .names = names_of_two, .colours = colours};
+    *v = (volumes){.name = "brain (ch2)", .classes = 1, .legend = two};
     tern_volume *image = load_template("ch2.nii.gz", err);
     tern_volume *label = load_template("ch2bet.nii.gz", err);
     for (int64_t i = 0; !err->code && i < count_of(label); i++) label->values[i] = label->values[i] > 0;
@@ -111,8 +112,7 @@ static int tissue_of(int region)
 
 void volumes_macaque(volumes *v, tern_error *err)
 {
-    *v = (volumes){
-        .name = "macaque (inia19)", .classes = TISSUES, .names = names_of_tissues, .colours = colours};
+    *v = (volumes){.name = "macaque (inia19)", .classes = TISSUES, .legend = tissues};
     tern_volume *image = load_template("inia19-t1-brain.nii.gz", err);
     tern_volume *label = load_template("inia19-NeuroMaps.nii.gz", err);
     for (int64_t i = 0; !err->code && i < count_of(label); i++)
@@ -147,8 +147,7 @@ static void add_folder(volume_set *set, const char *dir, const char *part, tern_
 
 void volumes_folder(volumes *v, const char *dir, int classes, tern_error *err)
 {
-    *v = (volumes){.name = dir, .classes = classes, .colours = colours};
-    v->names = classes == 1 ? names_of_two : NULL;
+    *v = (volumes){.name = dir, .classes = classes, .legend = classes == 1 ? two : numbers};
     add_folder(&v->train, dir, "train", err);
     add_folder(&v->test, dir, "val", err);
 }

@@ -12,10 +12,9 @@ typedef struct volume_set {
 } volume_set;
 
 typedef struct volumes {
-    const char *name;            /* for the banner                                      */
-    int classes;                 /* 1: labels are 0 and 1; more: 0 .. classes - 1       */
-    const char *const *names;    /* of the classes                                      */
-    const uint8_t (*colours)[3]; /* of labels 0 ..                                      */
+    const char *name;          /* for the banner                                      */
+    int classes;               /* 1: labels are 0 and 1; more: 0 .. classes - 1       */
+    const tern_legend *legend; /* name and colour of each label                       */
     volume_set train, test;
 } volumes;
 

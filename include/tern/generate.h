@@ -39,20 +39,25 @@ typedef struct tern_generate_opts {
     tern_rng *rng;             /* draws; default NULL: a generator with seed 0                            */
     tern_generate_fn on_token; /* default NULL                                                            */
     void *context;             /* of on_token                                                             */
+    tern_kv_cache *cache;      /* has seen the first tokens of the prompt, which are not computed again, and
+                                * afterwards all but the last token of the text; grows; default NULL: one
+                                * for this call                                                           */
 } tern_generate_opts;
 /* Returns the defaults of transformers' GenerationConfig. */
 TERN_API tern_generate_opts tern_generate_defaults(void);
 
 /* Appends tokens to the prompt in `ids` until one of eos_ids comes, max_new_tokens are there, on_token ends
  * the text, or the model's longest context is full. The model sees each token once (tern_kv_cache), in
- * evaluation mode and without gradients; afterwards the mode is as before. The scope must have no work of its
+ * evaluation mode and without gradients; afterwards the mode is as before. To go on with a text, or with one
+ * that begins like it, give the same cache, cropped to the tokens that both begin with (tern_kv_cache_crop);
+ * of a prompt that it has as a whole the last token is computed again. The scope must have no work of its
  * own: it is ended after each token. Equal logits: the lowest id. transformers' generate(), for one text;
  * greedy ids are the same.
  *
- * E_INVALID: not a language model, an empty prompt, pointers; E_RANGE: options, an id that the model's
- * vocabulary does not have (with its place), a prompt longer than the longest context, or not shorter than
- * max_length; E_STATE: the scope has work; E_FORMAT: a logit is NaN or infinity, or all are -infinity;
- * E_MEMORY. After an error `ids` has the tokens so far. */
+ * E_INVALID: not a language model, an empty prompt, pointers, a cache of another model or batch; E_RANGE:
+ * options, an id that the model's vocabulary does not have (with its place), a prompt longer than the
+ * longest context, or not shorter than max_length; E_STATE: the scope has work; E_FORMAT: a logit is NaN or
+ * infinity, or all are -infinity; E_MEMORY. After an error `ids` has the tokens so far. */
 TERN_API int tern_generate(tern_module *model, tern_scope *scope, tern_token_ids *ids,
                            const tern_generate_opts *opts, tern_error *err);
 

@@ -21,6 +21,8 @@ typedef struct tern_gguf_opts {
     size_t size;
     tern_gguf_type type; /* of matrices; norms, biases and GPT-2's positions are f32; default TERN_GGUF_F16 */
     const char *name;    /* general.name; default NULL: the folder's name                                   */
+    const char *adapter; /* a folder whose low-rank adapters are merged into the weights (tern_lora_open);
+                          * default NULL: none                                                             */
 } tern_gguf_opts;
 TERN_API tern_gguf_opts tern_gguf_defaults(void);
 
@@ -35,10 +37,10 @@ TERN_API tern_gguf_opts tern_gguf_defaults(void);
  * its merges. llama.cpp puts such a model's first blank also after special tokens, as Llama 2's files do;
  * files with Metaspace's prepend_scheme "first" do it at the start alone.
  *
- * E_IO; E_FORMAT: a file is damaged, or the tokenizer has more tokens than the model; E_UNSUPPORTED:
- * another model, or an option of model or tokenizer that llama.cpp does not have, which is named
- * (activation_function relu, rope_type longrope, an added token with lstrip); E_RANGE: a number that is
- * too large for f16 or not finite, `type`; E_MEMORY. */
+ * The errors of tern_lora_open and tern_lora_merge. E_IO; E_FORMAT: a file is damaged, or the tokenizer has
+ * more tokens than the model; E_UNSUPPORTED: another model, or an option of model or tokenizer that
+ * llama.cpp does not have, which is named (activation_function relu, rope_type longrope, an added token
+ * with lstrip); E_RANGE: a number that is too large for f16 or not finite, `type`; E_MEMORY. */
 TERN_API int tern_gguf_save(const char *folder, const char *path, const tern_gguf_opts *opts,
                             tern_error *err);
 

@@ -104,6 +104,12 @@ TERN_API tern_kv_cache *tern_kv_cache_new(const tern_module *model, int64_t batc
 TERN_API int64_t tern_kv_cache_length(const tern_kv_cache *cache);
 /* Forgets all tokens and keeps the memory. */
 TERN_API void tern_kv_cache_reset(tern_kv_cache *cache);
+/* Keeps the first `length` tokens of each sequence, and forgets those behind them. E_RANGE: it has fewer.
+ * transformers' Cache.crop. */
+TERN_API int tern_kv_cache_crop(tern_kv_cache *cache, int64_t length, tern_error *err);
+/* Makes max_tokens larger; a smaller one changes nothing. The next call copies the tokens into new memory.
+ * E_RANGE: more than the model's longest context. */
+TERN_API int tern_kv_cache_reserve(tern_kv_cache *cache, int64_t max_tokens, tern_error *err);
 TERN_API void tern_kv_cache_free(tern_kv_cache *cache);
 
 typedef struct tern_language_model_call_opts {

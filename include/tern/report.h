@@ -83,7 +83,7 @@ typedef struct tern_curve {
     const char *name; /* in the legend */
     const double *x, *y;
     const double *low, *high; /* both or neither */
-    int count;                /* at least 2   */
+    int count;                /* at least 1; a single point is a dot */
 } tern_curve;
 
 /* Curves over common axes. */
@@ -93,8 +93,8 @@ typedef struct tern_chart {
     int count;
 } tern_chart;
 
-/* Writes a chart as a PNG. Errors: those of tern_picture_grid_save; E_INVALID (NULL), E_RANGE (no curve, too
- * few points, or a point that is not finite). */
+/* Writes a chart as a PNG. Errors: those of tern_picture_grid_save; E_INVALID (NULL), E_RANGE (no curve, no
+ * point, or a point that is not finite). */
 TERN_API int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err);
 
 /* One bar of a bar chart, from 0 to `value`, with its name and number; and a line from `low` to `high`, the
@@ -112,8 +112,26 @@ typedef struct tern_bars {
     int count;
 } tern_bars;
 
-/* A page: images, `across` in a row; below them bar charts, then charts, two in a row. Parts with a count of
- * 0 are left out; one part must be there. */
+/* The colour of a class in the images, for the legend below them. */
+typedef struct tern_legend {
+    const char *name;
+    uint8_t colour[3]; /* red, green, blue */
+} tern_legend;
+
+#define TERN_CONFUSION_CHART_MAX 20
+
+/* A confusion matrix: counts[i * classes + k] samples of class i were taken for class k (the counts of a
+ * tern_confusion, or of sklearn.metrics.confusion_matrix). Each cell shows its share of the row. */
+typedef struct tern_confusion_chart {
+    const char *title;
+    const char *const *names; /* of the classes */
+    const int64_t *counts;
+    int classes; /* 1 to TERN_CONFUSION_CHART_MAX */
+} tern_confusion_chart;
+
+/* A page: images, `across` in a row, and their legend; below them bar charts, two in a row; then charts and
+ * the confusion matrix, two in a row. Parts with a count of 0, or NULL, are left out; one part must be
+ * there. */
 typedef struct tern_figure {
     const char *title;
     const tern_picture *pictures;
@@ -122,10 +140,14 @@ typedef struct tern_figure {
     int bars_count;
     const tern_chart *charts;
     int chart_count;
+    const tern_legend *legend;
+    int legend_count;
+    const tern_confusion_chart *confusion;
 } tern_figure;
 
 /* Writes the page as a PNG. Errors: those of tern_chart_save, for each chart too; E_RANGE also for nothing to
- * draw, bars that are negative or not finite, images without pixels or with other than 1 or 3 channels. */
+ * draw, bars or counts that are negative or not finite, images without pixels or with other than 1 or 3
+ * channels. */
 TERN_API int tern_figure_save(const char *path, const tern_figure *figure, tern_error *err);
 
 #ifdef __cplusplus

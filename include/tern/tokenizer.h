@@ -25,11 +25,12 @@ typedef struct tern_tokenizer tern_tokenizer;
  * Which tokens begin and end a text and fill a batch is read from the tokenizer_config.json or the
  * special_tokens_map.json beside it.
  *
- * Models: BPE, on bytes (GPT-2, Llama 3) or on characters with byte_fallback (Llama 2). docs/text.md lists
- * the normalizers, pre_tokenizers, post_processors and decoders; truncation and padding are for the caller.
- * E_IO; E_FORMAT: the file is damaged, or has a part that tern does not have, which is named ("normalizer
- * NFKC"); E_UNSUPPORTED: this build has no PCRE2, or a regular expression that cannot be translated. Yours:
- * tern_tokenizer_free. tokenizers.Tokenizer.from_file. */
+ * Models: BPE (Sennrich et al. 2016), on bytes (GPT-2, Llama 3) or on characters with byte_fallback (Llama
+ * 2); WordPiece (BERT, MiniLM); Unigram (Kudo 2018; T5, XLM-R). docs/text.md lists the normalizers,
+ * pre_tokenizers, post_processors and decoders; truncation and padding are for the caller. E_IO; E_FORMAT:
+ * the file is damaged, or has a part that tern does not have, which is named ("decoder CTC");
+ * E_UNSUPPORTED: this build has no PCRE2, or no utf8proc for a normalizer that needs it, or a regular
+ * expression that cannot be translated. Yours: tern_tokenizer_free. tokenizers.Tokenizer.from_file. */
 TERN_API tern_tokenizer *tern_tokenizer_open(const char *path, tern_error *err);
 
 typedef struct tern_tokenizer_train_opts {
@@ -80,7 +81,8 @@ TERN_API tern_encode_opts tern_encode_defaults(void);
 
 /* Writes the ids of a text. Bytes that are not UTF-8 are read as U+FFFD, one for each part that Python's
  * errors="replace" would replace. E_MEMORY; E_FORMAT: a regular expression needs too many steps for this
- * text, or a character has no token and the model has no unk_token. tokenizers.Tokenizer.encode(..).ids. */
+ * text, or of WordPiece and Unigram a part has no token and the model has no unknown one.
+ * tokenizers.Tokenizer.encode(..).ids. */
 TERN_API int tern_tokenizer_encode(const tern_tokenizer *tokenizer, const char *text, size_t bytes,
                                    const tern_encode_opts *opts, tern_token_ids *ids, tern_error *err);
 /* The same for `count` texts, on several threads; text i has bytes[i] bytes and gives ids[i]. Long texts

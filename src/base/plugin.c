@@ -25,11 +25,12 @@ static const char *package_of(const char *file)
     static const struct {
         const char *file, *package;
     } all[] = {
-        {"tern_figure.so", "libcairo2-dev"},   {"tern_jpeg.so", "libjpeg-dev"},
-        {"tern_png.so", "libpng-dev"},         {"tern_tiff.so", "libtiff-dev"},
-        {"tern_nifti.so", "libnifti-dev"},     {"tern_topology.so", "libhwloc-dev"},
-        {"tern_openmpi.so", "libopenmpi-dev"}, {"tern_mpich.so", "libmpich-dev"},
-        {"tern_gloo.so", "libgloo-dev"},       {"tern_regex.so", "libpcre2-dev"},
+        {"tern_figure.so", "libcairo2-dev"},    {"tern_jpeg.so", "libjpeg-dev"},
+        {"tern_png.so", "libpng-dev"},          {"tern_tiff.so", "libtiff-dev"},
+        {"tern_nifti.so", "libnifti-dev"},      {"tern_topology.so", "libhwloc-dev"},
+        {"tern_openmpi.so", "libopenmpi-dev"},  {"tern_mpich.so", "libmpich-dev"},
+        {"tern_gloo.so", "libgloo-dev"},        {"tern_regex.so", "libpcre2-dev"},
+        {"tern_unicode.so", "libutf8proc-dev"},
     };
     for (size_t i = 0; i < TERN__COUNT(all); i++)
         if (!strcmp(file, all[i].file)) return all[i].package;

@@ -182,39 +182,40 @@ tern_token_dataset_opts tern_token_dataset_defaults(void)
         .size = sizeof(tern_token_dataset_opts), .window = 1024, .dtype = TERN_I64};
 }
 
-static int opts_check(tern_token_dataset_opts *o, tern_error *err)
+static int opts_check(tern_token_dataset_opts *o, const char *func, tern_error *err)
 {
     if (!o->stride) o->stride = o->window;
     if (o->window < 1 || o->window > MOST || o->stride < 1 || o->stride > MOST || o->vocab_size < 0)
-        return tern__error_set(err, FUNC, TERN_E_RANGE, "window %lld, stride %lld, vocab_size %lld",
+        return tern__error_set(err, func, TERN_E_RANGE, "window %lld, stride %lld, vocab_size %lld",
                                (long long)o->window, (long long)o->stride, (long long)o->vocab_size);
     if (o->dtype != TERN_I64 && o->dtype != TERN_I32)
-        return tern__error_set(err, FUNC, TERN_E_DTYPE, "dtype %s, expected i64 or i32",
+        return tern__error_set(err, func, TERN_E_DTYPE, "dtype %s, expected i64 or i32",
                                tern_dtype_name(o->dtype));
     return TERN_OK;
 }
 
 /* Returns a dataset without ids, that of `from`, a path or a word for errors. */
-static token_dataset *dataset_new(const char *from, const tern_token_dataset_opts *opts, tern_error *err)
+static token_dataset *dataset_new(const char *from, const tern_token_dataset_opts *opts, const char *func,
+                                  tern_error *err)
 {
     tern_token_dataset_opts own = tern_token_dataset_defaults();
-    if (tern__opts_read(&own, sizeof(own), opts, FUNC, err) || opts_check(&own, err)) return NULL;
-    token_dataset *d = tern__alloc(sizeof(*d), FUNC, err);
+    if (tern__opts_read(&own, sizeof(own), opts, func, err) || opts_check(&own, func, err)) return NULL;
+    token_dataset *d = tern__alloc(sizeof(*d), func, err);
     if (!d) return NULL;
     *d = (token_dataset){
-        .fd = -1, .opts = own, .path = tern__strdup(from, FUNC, err), .pool = TERN__SCRATCH_POOL_INITIALIZER};
+        .fd = -1, .opts = own, .path = tern__strdup(from, func, err), .pool = TERN__SCRATCH_POOL_INITIALIZER};
     if (d->path) return d;
     tokens_free(&d->base);
     return NULL;
 }
 
 /* Every epoch has as many windows as the one that begins last. */
-static tern_dataset *dataset_finish(token_dataset *d, tern_error *err)
+static tern_dataset *dataset_finish(token_dataset *d, const char *func, tern_error *err)
 {
     const tern_token_dataset_opts *o = &d->opts;
     int64_t least = o->window + (o->shift ? o->stride : 1);
     if (d->count < least) {
-        tern__error_set(err, FUNC, TERN_E_RANGE, "%s has %lld tokens, expected at least %lld: %s", d->path,
+        tern__error_set(err, func, TERN_E_RANGE, "%s has %lld tokens, expected at least %lld: %s", d->path,
                         (long long)d->count, (long long)least,
                         o->shift ? "a window and a stride" : "a window and the token after it");
         tokens_free(&d->base);
@@ -235,9 +236,9 @@ static tern_dataset *dataset_finish(token_dataset *d, tern_error *err)
 tern_dataset *tern_token_dataset_open(const char *path, const tern_token_dataset_opts *opts, tern_error *err)
 {
     if (tern__is_set(err) || tern__need(path, "path", FUNC, err)) return NULL;
-    token_dataset *d = dataset_new(path, opts, err);
+    token_dataset *d = dataset_new(path, opts, FUNC, err);
     if (!d) return NULL;
-    if (!file_read(d, err)) return dataset_finish(d, err);
+    if (!file_read(d, err)) return dataset_finish(d, FUNC, err);
     tokens_free(&d->base);
     return NULL;
 }
@@ -246,7 +247,7 @@ tern_dataset *tern_token_dataset_new(const int32_t *ids, int64_t count, const te
                                      tern_error *err)
 {
     if (tern__is_set(err) || tern__need(ids, "ids", __func__, err)) return NULL;
-    token_dataset *d = dataset_new("the text", opts, err);
+    token_dataset *d = dataset_new("the text", opts, __func__, err);
     if (!d) return NULL;
     d->count = TERN__MAX(count, 0);
     d->bytes = sizeof(*ids);
@@ -257,7 +258,7 @@ tern_dataset *tern_token_dataset_new(const int32_t *ids, int64_t count, const te
         return NULL;
     }
     memcpy(d->memory, ids, (size_t)d->count * sizeof(*ids));
-    return dataset_finish(d, err);
+    return dataset_finish(d, __func__, err);
 }
 
 int64_t tern_token_dataset_tokens(const tern_dataset *dataset)

@@ -3,6 +3,7 @@
  * other. */
 #include "gguf/gguf.h"
 #include "models/language_model.h"
+#include "models/lora.h"
 #include "ops/rotary_embedding.h"
 
 #include "base/file.h"
@@ -266,7 +267,8 @@ static void add_tensors(tern__gguf *g, const gguf_model *m)
                                               .shape = {m->head_dim / 2, 1},
                                               .type = TERN_GGUF_F32});
     for (int i = 0; i < tern_state_count(m->module); i++)
-        if (!tern__state_repeats(m->module, i)) add_parameter(g, m, tern_state_get(m->module, i));
+        if (!tern__state_repeats(m->module, i) && !tern__lora_owns(tern_state_get(m->module, i).tensor))
+            add_parameter(g, m, tern_state_get(m->module, i));
 }
 
 static void add_keys(tern__gguf *g, const gguf_model *m, const char *name)
@@ -323,10 +325,12 @@ int tern_gguf_save(const char *folder, const char *path, const tern_gguf_opts *o
     if (!strcmp(folder, ".") && !getcwd(full, sizeof(full))) snprintf(full, sizeof(full), "model");
     const char *name = o.name ? o.name : basename(full);
     tern_module *model = config ? tern_pretrained_open(folder, NULL, err) : NULL;
+    bool adapts = model && o.adapter;
+    if (adapts && !tern_lora_open(model, o.adapter, false, err)) tern_lora_merge(model, err);
     tern__gguf g = {.architecture = m.architecture->kind->model_type, .func = FUNC, .err = err};
     m.config = (tern__config){NULL, config, FUNC, err};
     m.module = model;
-    if (model) gguf_save_model(&g, &m, folder, name, path);
+    if (model && !err->code) gguf_save_model(&g, &m, folder, name, path);
     tern__gguf_free(&g);
     tern_module_free(model);
     tern__free(config);

@@ -84,8 +84,8 @@ static void note_types(vocabulary *v)
     note_added_tokens(v);
     if (t->bpe.byte_level) return;
     for (int b = 0; b < 256; b++)
-        if (t->bpe.byte_ids[b] >= 0) v->types[t->bpe.byte_ids[b]] = TOKEN_BYTE;
-    if (t->bpe.unk >= 0) v->types[t->bpe.unk] = TOKEN_UNKNOWN;
+        if (t->byte_ids[b] >= 0) v->types[t->byte_ids[b]] = TOKEN_BYTE;
+    if (t->unk >= 0) v->types[t->unk] = TOKEN_UNKNOWN;
 }
 
 /* Tokens that were added as text have blanks where the vocabulary has marks. */
@@ -318,7 +318,7 @@ static void add_llama(const vocabulary *v)
     const tern__bpe *bpe = &v->tokenizer->bpe;
     bool prefix = true;
     for (int b = 0; b < 256; b++)
-        if (!bpe->byte_fallback || bpe->byte_ids[b] < 0) {
+        if (!v->tokenizer->byte_fallback || v->tokenizer->byte_ids[b] < 0) {
             vocabulary_refuse(v, "characters without a byte_fallback");
             return;
         }
@@ -416,6 +416,13 @@ static void add_all(vocabulary *v)
                         (long long)t->all.size, (long long)v->size);
         return;
     }
+    if (t->kind != TERN__MODEL_BPE) {
+        tern__error_set(v->g->err, v->g->func, TERN_E_UNSUPPORTED,
+                        "%s: the tokenizer is no BPE, which alone tern writes into GGUF", v->folder);
+        return;
+    }
+    if (t->bpe.prefix.bytes || t->bpe.suffix.bytes)
+        vocabulary_refuse(v, "tokens that say whether they begin or end a word");
     note_types(v);
     if (t->bpe.byte_level)
         add_gpt2(v);

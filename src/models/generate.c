@@ -95,7 +95,8 @@ typedef struct generation {
     int64_t vocabulary, limit; /* tokens of the whole text, at most */
     float *logits;
     bool *modes;
-    tern_rng *rng; /* if the caller gave none */
+    tern_rng *rng;        /* if the caller gave none */
+    tern_kv_cache *cache; /* the same */
     tern_error *err;
 } generation;
 
@@ -128,6 +129,19 @@ static int generation_check(generation *g, int64_t positions)
     return TERN_OK;
 }
 
+/* The last token of the prompt is not kept, because its logits are needed. */
+static void generation_cache_open(generation *g)
+{
+    tern_kv_cache *given = g->opts.cache;
+    if (!given) {
+        g->call.cache = g->cache = tern_kv_cache_new(g->model, 1, g->limit - 1, g->err);
+        return;
+    }
+    int64_t known = TERN__MIN(tern_kv_cache_length(given), g->ids->count - 1);
+    g->call.cache = given;
+    if (!tern_kv_cache_crop(given, known, g->err)) tern_kv_cache_reserve(given, g->limit - 1, g->err);
+}
+
 static int generation_open(generation *g)
 {
     tern_error *err = g->err;
@@ -140,13 +154,13 @@ static int generation_open(generation *g)
     if (g->modes && g->opts.do_sample && !g->opts.rng) g->opts.rng = g->rng = tern_rng_new(0, err);
     g->call = tern_language_model_call_defaults();
     g->call.logits_to_keep = 1;
-    if (!tern__is_set(err)) g->call.cache = tern_kv_cache_new(g->model, 1, g->limit - 1, err);
+    if (!tern__is_set(err)) generation_cache_open(g);
     return err->code;
 }
 
 static void generation_close(generation *g)
 {
-    tern_kv_cache_free(g->call.cache);
+    tern_kv_cache_free(g->cache);
     tern_rng_free(g->rng);
     tern__free(g->modes);
     tern__free(g->logits);
@@ -206,6 +220,9 @@ int tern_generate(tern_module *model, tern_scope *scope, tern_token_ids *ids, co
                                model ? model->kind : "NULL");
     g.vocabulary = self->embeddings->view.shape[0];
     int status = tern__generate_opts_read(&g.opts, opts, FUNC, g.err);
+    if (!status && g.opts.cache && !tern__kv_cache_fits(g.opts.cache, self))
+        status = tern__error_set(g.err, FUNC, TERN_E_INVALID,
+                                 "kv_cache: it was made for another model, or for several sequences");
     if (!status) status = generation_check(&g, self->positions);
     if (!status) status = generation_open(&g);
     if (!status) status = generation_run(&g);

@@ -8,6 +8,7 @@ struct tern_kv_cache {
     uint64_t model; /* the number of the one that it was made for */
     int layers;
     int64_t batch, max_tokens, length;
+    int64_t positions;     /* the most that max_tokens may become */
     tern_tensor *memory[]; /* [2 layers] keys and values; NULL before the first call */
 };
 
@@ -30,8 +31,11 @@ tern_kv_cache *tern_kv_cache_new(const tern_module *model, int64_t batch, int64_
     size_t tensors = 2 * (size_t)self->layers;
     tern_kv_cache *cache = tern__alloc(sizeof(*cache) + tensors * sizeof(*cache->memory), __func__, err);
     if (!cache) return NULL;
-    *cache = (tern_kv_cache){
-        .model = self->number, .layers = self->layers, .batch = batch, .max_tokens = max_tokens};
+    *cache = (tern_kv_cache){.model = self->number,
+                             .layers = self->layers,
+                             .batch = batch,
+                             .max_tokens = max_tokens,
+                             .positions = self->positions};
     return cache;
 }
 
@@ -45,10 +49,39 @@ void tern_kv_cache_reset(tern_kv_cache *cache)
     if (cache) cache->length = 0;
 }
 
+int tern_kv_cache_crop(tern_kv_cache *cache, int64_t length, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (tern__need(cache, "cache", __func__, err)) return TERN_E_INVALID;
+    if (length < 0 || length > cache->length)
+        return tern__error_set(err, __func__, TERN_E_RANGE,
+                               "kv_cache: expected 0 to its %lld tokens, got %lld", (long long)cache->length,
+                               (long long)length);
+    cache->length = length;
+    return TERN_OK;
+}
+
+int tern_kv_cache_reserve(tern_kv_cache *cache, int64_t max_tokens, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (tern__need(cache, "cache", __func__, err)) return TERN_E_INVALID;
+    if (max_tokens > cache->positions)
+        return tern__error_set(err, __func__, TERN_E_RANGE,
+                               "kv_cache: expected max_tokens up to the model's %lld positions, got %lld",
+                               (long long)cache->positions, (long long)max_tokens);
+    cache->max_tokens = TERN__MAX(cache->max_tokens, max_tokens);
+    return TERN_OK;
+}
+
 void tern_kv_cache_free(tern_kv_cache *cache)
 {
     for (int i = 0; cache && i < 2 * cache->layers; i++) tern_tensor_free(cache->memory[i]);
     tern__free(cache);
+}
+
+bool tern__kv_cache_fits(const tern_kv_cache *cache, const tern__language_model *model)
+{
+    return cache->model == model->number && cache->batch == 1;
 }
 
 int tern__kv_cache_check(const tern_kv_cache *cache, const tern_module *body, tern_scope *s,
@@ -105,21 +138,33 @@ static tern_tensor *kv_memory_new(tern_dtype dtype, const int64_t shape[4], tern
     return tensor;
 }
 
-/* Makes the memory for tensors like x, unless it is there. */
+/* Makes the memory for tensors like x, unless it is there. Memory that has become too small gives its tokens
+ * to the new one. */
 static int kv_cache_allocate(const tern_kv_cache *cache, tern_tensor **at, tern_scope *s,
                              const tern_tensor *x)
 {
-    if (*at && (*at)->view.dtype == x->view.dtype && (*at)->device == x->device) return TERN_OK;
-    if (cache->length)
+    bool is_alike = *at && (*at)->view.dtype == x->view.dtype && (*at)->device == x->device;
+    if (is_alike && (*at)->view.shape[1] >= cache->max_tokens) return TERN_OK;
+    if (cache->length && !is_alike)
         return tern__scope_fail(s, "tern_language_model_forward", TERN_E_DTYPE,
                                 "kv_cache: it has tokens of %s, and those of this call are %s%s",
                                 tern_dtype_name((*at)->view.dtype), tern_dtype_name(x->view.dtype),
                                 (*at)->device == x->device ? "" : " on another device");
     tern_error err = {0};
     int64_t shape[] = {cache->batch, cache->max_tokens, x->view.shape[2], x->view.shape[3]};
+    tern_tensor *made = kv_memory_new(x->view.dtype, shape, x->device, &err);
+    if (!made) return tern__scope_fail_with(s, &err);
+    if (cache->length) {
+        tern_tensor *from = tern_slice(s, *at, 1, 0, cache->length, 1),
+                    *to = tern_slice(s, made, 1, 0, cache->length, 1);
+        if (!from || !to || !tern__copy(s, &to->view, &from->view)) {
+            tern_tensor_free(made);
+            return s->error.code;
+        }
+    }
     tern_tensor_free(*at);
-    *at = kv_memory_new(x->view.dtype, shape, x->device, &err);
-    return *at ? TERN_OK : tern__scope_fail_with(s, &err);
+    *at = made;
+    return TERN_OK;
 }
 
 int tern__kv_cache_append(tern_kv_cache *cache, int layer, tern_scope *s, tern_tensor *kv[2])

@@ -72,6 +72,8 @@ tern_tensor *tern__decoder_attention(tern_scope *scope, tern_tensor *q, tern_ten
                                      tern_tensor *mask, const tern__decoder_call *call, double dropout);
 
 /* Fails unless a call of `body` with these tokens, (N, T), may append to the cache. */
+/* Whether it was made for one sequence of this model. */
+bool tern__kv_cache_fits(const tern_kv_cache *cache, const tern__language_model *model);
 int tern__kv_cache_check(const tern_kv_cache *cache, const tern_module *body, tern_scope *scope,
                          const tern_tensor *tokens);
 /* Writes the keys and values of a layer behind those before, and replaces them by views of all. */

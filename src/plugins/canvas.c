@@ -44,12 +44,14 @@ void tern__canvas_text(cairo_t *cr, const char *text, double centre, double base
     cairo_show_text(cr, text);
 }
 
-/* Colours that people who cannot see red or green can tell apart, too. */
+/* Colours of which the first ones can be told apart by people who cannot see red or green, too (Okabe and Ito
+ * 2008). */
 void tern__canvas_colour(cairo_t *cr, int i, double alpha)
 {
-    static const double colours[][3] = {
-        {0.84, 0.37, 0.00}, {0.00, 0.45, 0.70}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65}, {0.35, 0.35, 0.35}};
-    const double *c = colours[i % (int)(sizeof(colours) / sizeof(*colours))];
+    static const double colours[TERN__COLOURS][3] = {
+        {0.84, 0.37, 0.00}, {0.00, 0.45, 0.70}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65}, {0.35, 0.35, 0.35},
+        {0.90, 0.62, 0.00}, {0.34, 0.71, 0.91}, {0.45, 0.20, 0.55}, {0.62, 0.60, 0.10}, {0.55, 0.34, 0.29}};
+    const double *c = colours[i % TERN__COLOURS];
     cairo_set_source_rgba(cr, c[0], c[1], c[2], alpha);
 }
 

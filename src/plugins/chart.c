@@ -11,7 +11,9 @@
 #define RIGHT  28
 #define TOP    74
 #define BOTTOM 62
-#define TICKS  6 /* per axis, roughly */
+#define TICKS  6  /* per axis, roughly */
+#define LINE   20 /* height of a line of the legend */
+#define DOTS   60 /* curves of at most so many points have a dot at each */
 
 typedef struct axis {
     double low, high, step; /* values; the ends are multiples of step */
@@ -36,7 +38,7 @@ static axis axis_of(double low, double high, bool whole, double from, double to)
     double step = round_step(high > low ? high - low : fmax(1, fabs(low)));
     if (whole) step = fmax(step, 1);
     axis a = {floor(low / step) * step, ceil(high / step) * step, step, from, to};
-    if (a.low == a.high) a.high += step;
+    if (a.low == a.high) a.low -= step, a.high += step;
     return a;
 }
 
@@ -56,7 +58,7 @@ static bool all_whole(const tern_chart *chart)
     return true;
 }
 
-static void find_axes(const tern_chart *chart, axis *x, axis *y)
+static void find_axes(const tern_chart *chart, double top, axis *x, axis *y)
 {
     double x_low = DBL_MAX, x_high = -DBL_MAX, y_low = DBL_MAX, y_high = -DBL_MAX;
     for (int i = 0; i < chart->count; i++) {
@@ -67,7 +69,7 @@ static void find_axes(const tern_chart *chart, axis *x, axis *y)
         extend(c->high, c->count, &y_low, &y_high);
     }
     *x = axis_of(x_low, x_high, all_whole(chart), LEFT, WIDTH - RIGHT);
-    *y = axis_of(y_low, y_high, false, HEIGHT - BOTTOM, TOP);
+    *y = axis_of(y_low, y_high, false, HEIGHT - BOTTOM, top);
 }
 
 /* ---- axes ---- */
@@ -149,37 +151,55 @@ static void draw_band(cairo_t *cr, const tern_curve *c, const axis *x, const axi
     cairo_fill(cr);
 }
 
+/* Selects the colour of curve i, and dashes where the palette has begun again. */
+static void set_line(cairo_t *cr, int i, double width)
+{
+    static const double dashes[] = {7, 4};
+    tern__canvas_colour(cr, i, 1);
+    cairo_set_line_width(cr, width);
+    cairo_set_dash(cr, dashes, i < TERN__COLOURS ? 0 : 2, 0);
+}
+
 static void draw_curve(cairo_t *cr, const tern_curve *c, const axis *x, const axis *y)
 {
-    cairo_set_line_width(cr, 2.2);
     cairo_set_line_join(cr, CAIRO_LINE_JOIN_ROUND);
     cairo_new_path(cr);
     for (int i = 0; i < c->count; i++) cairo_line_to(cr, chart_place(x, c->x[i]), chart_place(y, c->y[i]));
     cairo_stroke(cr);
+    for (int i = 0; c->count <= DOTS && i < c->count; i++) {
+        cairo_arc(cr, chart_place(x, c->x[i]), chart_place(y, c->y[i]), 3, 0, 2 * M_PI);
+        cairo_fill(cr);
+    }
 }
 
-/* Draws the curves' names below the title, side by side. */
-static void draw_legend(cairo_t *cr, const tern_chart *chart)
+/* Lays the curves' names out below the title, side by side, in as many lines as they need; draws them unless
+ * `cr` is only to measure. Returns the number of lines. */
+static int lay_out_legend(cairo_t *cr, const tern_chart *chart, bool draws)
 {
     cairo_text_extents_t size;
     double at = LEFT + 2;
+    int lines = 1;
     for (int i = 0; i < chart->count; i++) {
-        tern__canvas_colour(cr, i, 1);
-        cairo_set_line_width(cr, 3);
-        draw_line(cr, at, TOP - 20, at + 22, TOP - 20);
-        grey(cr, 0.15);
-        cairo_move_to(cr, at + 29, TOP - 15);
-        cairo_show_text(cr, chart->curves[i].name);
         cairo_text_extents(cr, chart->curves[i].name, &size);
+        if (at > LEFT + 2 && at + 29 + size.x_advance > WIDTH - RIGHT) at = LEFT + 2, lines++;
+        double y = TOP + LINE * (lines - 2);
+        if (draws) {
+            set_line(cr, i, 3);
+            draw_line(cr, at, y, at + 22, y);
+            grey(cr, 0.15);
+            cairo_move_to(cr, at + 29, y + 5);
+            cairo_show_text(cr, chart->curves[i].name);
+        }
         at += 29 + size.x_advance + 26;
     }
+    return lines;
 }
 
 void tern__chart_draw(cairo_t *cr, const tern_chart *chart)
 {
     axis x, y;
-    find_axes(chart, &x, &y);
     cairo_set_font_size(cr, 13);
+    find_axes(chart, TOP + LINE * (lay_out_legend(cr, chart, false) - 1), &x, &y);
     draw_axes(cr, &x, &y);
     draw_labels(cr, chart);
     for (int i = 0; i < chart->count; i++) {
@@ -187,10 +207,11 @@ void tern__chart_draw(cairo_t *cr, const tern_chart *chart)
         if (chart->curves[i].low) draw_band(cr, &chart->curves[i], &x, &y);
     }
     for (int i = 0; i < chart->count; i++) {
-        tern__canvas_colour(cr, i, 1);
+        set_line(cr, i, 2.2);
         draw_curve(cr, &chart->curves[i], &x, &y);
     }
-    draw_legend(cr, chart);
+    lay_out_legend(cr, chart, true);
+    cairo_set_dash(cr, NULL, 0, 0);
 }
 
 int tern__chart_save(const tern_figure_out *out, const tern_chart *chart, char *why, size_t why_size)

@@ -16,7 +16,8 @@ cairo_t *tern__canvas_new(double width, double height);
 int tern__canvas_save(cairo_t *cr, const tern_figure_out *out, char *why, size_t why_size);
 /* Draws `text` centred on the x coordinate `centre`. */
 void tern__canvas_text(cairo_t *cr, const char *text, double centre, double baseline);
-/* Selects colour i of a small palette. */
+#define TERN__COLOURS 10 /* of the palette */
+/* Selects colour i of the palette, which begins again after the last. */
 void tern__canvas_colour(cairo_t *cr, int i, double alpha);
 /* Draws an image, `zoom` times as large, centred in a cell that starts at (x, y) and is `width` wide, and its
  * caption below it. */
@@ -29,6 +30,9 @@ void tern__canvas_image(cairo_t *cr, const tern_picture *image, double zoom, dou
 #define TERN__CHART_HEIGHT 500
 /* Draws a chart of that size at the origin. */
 void tern__chart_draw(cairo_t *cr, const tern_chart *chart);
+
+/* As large as a chart. */
+void tern__confusion_draw(cairo_t *cr, const tern_confusion_chart *chart);
 
 /* Bars are as wide as a chart. */
 double tern__bars_height(const tern_bars *bars);

@@ -71,8 +71,8 @@ static int check_curve(const char *func, const tern_curve *c, tern_error *err)
         return tern__error_set(err, func, TERN_E_INVALID,
                                "curve \"%s\" needs a name, x and y, and low and high together or not at all",
                                c->name ? c->name : "");
-    if (c->count < 2)
-        return tern__error_set(err, func, TERN_E_RANGE, "curve \"%s\": expected at least 2 points, got %d",
+    if (c->count < 1)
+        return tern__error_set(err, func, TERN_E_RANGE, "curve \"%s\": expected at least 1 point, got %d",
                                c->name, c->count);
     if (all_finite(c->x, c->count) && all_finite(c->y, c->count) && all_finite(c->low, c->count) &&
         all_finite(c->high, c->count))
@@ -159,10 +159,30 @@ static int check_bars(const char *func, const tern_bars *bars, tern_error *err)
     return TERN_OK;
 }
 
+static int check_confusion(const char *func, const tern_confusion_chart *c, tern_error *err)
+{
+    if (!c->title || !c->names || !c->counts)
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "a confusion matrix needs a title, names and counts");
+    if (c->classes < 1 || c->classes > TERN_CONFUSION_CHART_MAX)
+        return tern__error_set(err, func, TERN_E_RANGE, "confusion matrix: expected 1 to %d classes, got %d",
+                               TERN_CONFUSION_CHART_MAX, c->classes);
+    for (int i = 0; i < c->classes; i++)
+        if (!c->names[i])
+            return tern__error_set(err, func, TERN_E_INVALID, "class %d of the confusion matrix has no name",
+                                   i);
+    for (int i = 0; i < c->classes * c->classes; i++)
+        if (c->counts[i] < 0)
+            return tern__error_set(err, func, TERN_E_RANGE, "confusion matrix: class %d has the count %lld",
+                                   i / c->classes, (long long)c->counts[i]);
+    return TERN_OK;
+}
+
 static int check_figure(const char *func, const tern_figure *f, tern_error *err)
 {
     if (!f || !f->title) return tern__error_set(err, func, TERN_E_INVALID, "the figure or its title is NULL");
-    if (f->picture_count + f->bars_count + f->chart_count < 1 || (f->picture_count && f->across < 1))
+    int parts = f->picture_count + f->bars_count + f->chart_count + !!f->confusion;
+    if (parts < 1 || (f->picture_count && f->across < 1))
         return tern__error_set(err, func, TERN_E_RANGE,
                                "expected something to draw, got %d images, %d across, %d bars, %d charts",
                                f->picture_count, f->across, f->bars_count, f->chart_count);
@@ -172,7 +192,10 @@ static int check_figure(const char *func, const tern_figure *f, tern_error *err)
         if (check_bars(func, &f->bars[i], err)) return err->code;
     for (int i = 0; i < f->chart_count; i++)
         if (check_chart(func, &f->charts[i], err)) return err->code;
-    return TERN_OK;
+    for (int i = 0; i < f->legend_count; i++)
+        if (!f->legend[i].name)
+            return tern__error_set(err, func, TERN_E_INVALID, "entry %d of the legend has no name", i);
+    return f->confusion ? check_confusion(func, f->confusion, err) : TERN_OK;
 }
 
 int tern_figure_save(const char *path, const tern_figure *figure, tern_error *err)

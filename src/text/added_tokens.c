@@ -2,6 +2,7 @@
  * as "<s>", and words that were added to a vocabulary. Of several that begin at a place the longest is
  * taken. */
 #include "text/tokenizer.h"
+#include "text/unicode.h"
 
 #include "base/text.h"
 
@@ -98,39 +99,6 @@ void tern__added_free(tern__added_tokens *added)
 
 /* ---- finding ---- */
 
-/* Unicode's White_Space, as Rust's regular expressions know it. */
-static bool is_white_space(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-           c == 0x3000;
-}
-
-/* Returns how many bytes at the start are white space. */
-static size_t spaces_at_start(const char *text, size_t bytes)
-{
-    size_t at = 0;
-    uint32_t code;
-    for (int length;
-         at < bytes && (length = tern__utf8_next(text + at, bytes - at, &code)) && is_white_space(code);)
-        at += (size_t)length;
-    return at;
-}
-
-/* Returns where the white space at the end begins. */
-static size_t spaces_at_end(const char *text, size_t bytes)
-{
-    while (bytes) {
-        size_t at = bytes - 1;
-        uint32_t code;
-        while (at && ((uint8_t)text[at] & 0xc0) == 0x80) at--;
-        tern__utf8_next(text + at, bytes - at, &code);
-        if (!is_white_space(code)) break;
-        bytes = at;
-    }
-    return bytes;
-}
-
 /* Is there a word's character before or after the token? Looks at one character only. Returns 1, 0 or a
  * status. */
 static int touches_word(tern__encoding *e, const char *text, size_t bytes, size_t begin, size_t end)
@@ -177,8 +145,8 @@ int tern__added_split(tern__encoding *e, const tern__added_tokens *added, bool s
         int touches = token->single_word ? touches_word(e, text, bytes, begin, end) : 0;
         if (touches < 0) return touches;
         if (touches) continue;
-        if (token->lstrip) begin = TERN__MAX(spaces_at_end(text, begin), done);
-        if (token->rstrip) end += spaces_at_start(text + end, bytes - end);
+        if (token->lstrip) begin = TERN__MAX(tern__spaces_at_end(text, begin), done);
+        if (token->rstrip) end += tern__spaces_at_start(text + end, bytes - end);
         int status = done < begin ? rest(e, text + done, begin - done, is_first && !done) : TERN_OK;
         if (!status) status = tern__ids_add(e->ids, token->id, e->func, e->err);
         if (status) return status;

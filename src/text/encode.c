@@ -50,7 +50,7 @@ tern__encoding *tern__encoding_open(const tern_tokenizer *t, const char *func, t
     e->tokenizer = t;
     e->func = func;
     e->err = err;
-    int status = e->words ? TERN_OK : tern__bpe_cache_new(e);
+    int status = e->words ? TERN_OK : tern__words_new(e);
     if (!status && !e->prepended && t->split_count) {
         e->prepended = tern__alloc(t->split_count * sizeof(*e->prepended), func, err);
         if (!e->prepended) status = TERN_E_MEMORY;
@@ -71,7 +71,7 @@ void tern__encoding_close(tern__encoding *e)
 
 void tern__encoding_free(tern__encoding *e)
 {
-    tern_text *const texts[] = {&e->repaired, &e->normalized, &e->spare, &e->written};
+    tern_text *const texts[] = {&e->repaired, &e->normalized, &e->spare, &e->written, &e->stretch};
     for (size_t i = 0; i < TERN__COUNT(texts); i++) tern_text_free(texts[i]);
     for (size_t i = 0; e->prepended && i < e->tokenizer->split_count; i++) tern_text_free(&e->prepended[i]);
     tern__free(e->prepended);
@@ -79,6 +79,8 @@ void tern__encoding_free(tern__encoding *e)
     tern__free(e->words);
     tern__free(e->symbols);
     tern__free(e->heap);
+    tern__free(e->path);
+    tern__free(e->codes.codes);
     tern__free(e);
 }
 

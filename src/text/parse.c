@@ -142,8 +142,11 @@ static int all_fill(tern_tokenizer *t, const char *path, const char *func, tern_
 {
     for (int64_t i = 0; i < t->model.size; i++) {
         const tern__token *token = &t->model.tokens[i];
-        if (token->text && tern__vocabulary_add(&t->all, token->text, token->bytes, i, path, func, err))
+        if (!token->text) continue;
+        if (tern__vocabulary_add(&t->all, token->text, token->bytes, i, path, func, err))
             return TERN_E_FORMAT;
+        if (tern__vocabulary_find(&t->model, token->text, token->bytes) == i)
+            tern__vocabulary_prefer(&t->all, i);
     }
     return TERN_OK;
 }
@@ -169,7 +172,7 @@ static int parts_parse(tern_tokenizer *t, const cJSON *root, const char *path, c
                      tern_error *err);
     } parts[] = {{"normalizer", tern__normalizer_parse},
                  {"pre_tokenizer", tern__split_parse},
-                 {"model", tern__bpe_parse},
+                 {"model", tern__model_parse},
                  {"decoder", tern__decoder_parse},
                  {"post_processor", tern__post_parse}};
     int status = TERN_OK;
@@ -197,7 +200,7 @@ tern_tokenizer *tern__tokenizer_parse(char *json, size_t bytes, const char *path
         return NULL;
     }
     *t = (tern_tokenizer){
-        .json = json, .json_bytes = bytes, .bpe.unk = -1, .pool = TERN__SCRATCH_POOL_INITIALIZER};
+        .json = json, .json_bytes = bytes, .unk = -1, .pool = TERN__SCRATCH_POOL_INITIALIZER};
     for (int i = 0; i < TERN_TOKEN_COUNT; i++) t->special[i] = -1;
     tern_error own = {0}; /* the caller may not want to know why, but the parts do */
     int status = parts_parse(t, root, path, func, &own);

@@ -144,6 +144,19 @@ static int split_parse_regex(tern_tokenizer *t, const cJSON *part, const char *p
     return tern__pattern_parse(part, "pre_tokenizer", &made->regex, NULL, path, func, err);
 }
 
+static int delimiter_parse(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
+                           tern_error *err)
+{
+    const char *delimiter = tern__part_string(part, "delimiter");
+    tern__split *made = split_add(t, TERN__SPLIT_REGEX, path, func, err);
+    if (!made) return TERN_E_MEMORY;
+    if (!delimiter || !*delimiter)
+        return tern__part_refuse(path, "pre_tokenizer", part, "no delimiter", func, err);
+    made->behavior = TERN__SPLIT_REMOVED;
+    made->regex = tern__regex_new_text(delimiter, strlen(delimiter), path, func, err);
+    return made->regex ? TERN_OK : TERN_E_FORMAT;
+}
+
 static int split_parse_one(tern_tokenizer *t, const cJSON *part, const char *path, const char *func,
                            tern_error *err)
 {
@@ -152,6 +165,7 @@ static int split_parse_one(tern_tokenizer *t, const cJSON *part, const char *pat
     if (!strcmp(type, "ByteLevel")) return byte_level_parse(t, part, path, func, err);
     if (!strcmp(type, "Metaspace")) return metaspace_parse(t, part, path, func, err);
     if (!strcmp(type, "Split")) return split_parse_regex(t, part, path, func, err);
+    if (!strcmp(type, "CharDelimiterSplit")) return delimiter_parse(t, part, path, func, err);
     if (!strcmp(type, "Digits")) {
         behavior =
             tern__part_bool(part, "individual_digits", false) ? TERN__SPLIT_ISOLATED : TERN__SPLIT_CONTIGUOUS;
@@ -221,7 +235,8 @@ static bool added_may_cut(const tern__added_tokens *added)
 
 bool tern__split_may_cut(const tern_tokenizer *t)
 {
-    if (t->normalizer_count || !added_may_cut(&t->raw) || !added_may_cut(&t->normalized)) return false;
+    if (!tern__normalizer_may_cut(t) || !added_may_cut(&t->raw) || !added_may_cut(&t->normalized))
+        return false;
     for (size_t i = 0; i < t->split_count; i++)
         if (t->splits[i].cut != TERN__CUT_PASSED) return t->splits[i].cut == TERN__CUT_SURE;
     return false;
@@ -321,7 +336,7 @@ static int mark_spaces(tern__encoding *e, size_t step, const char **text, size_t
 int tern__split_text(tern__encoding *e, size_t step, const char *text, size_t bytes, bool is_first)
 {
     const tern_tokenizer *t = e->tokenizer;
-    if (step == t->split_count) return tern__bpe_encode(e, text, bytes);
+    if (step == t->split_count) return tern__model_encode(e, text, bytes);
     const tern__split *split = &t->splits[step];
     if (split->kind != TERN__SPLIT_REGEX && mark_spaces(e, step, &text, &bytes, is_first))
         return TERN_E_MEMORY;

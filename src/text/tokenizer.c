@@ -44,7 +44,7 @@ static int special_find(tern_tokenizer *t, const char *folder, tern_error *err)
         has_file |= is_there;
         cJSON_Delete(config);
     }
-    if (t->special[TERN_TOKEN_UNK] < 0) t->special[TERN_TOKEN_UNK] = t->bpe.unk;
+    if (t->special[TERN_TOKEN_UNK] < 0) t->special[TERN_TOKEN_UNK] = t->unk;
     int32_t end = has_file ? -1 : tern_tokenizer_id(t, "<|endoftext|>");
     if (t->special[TERN_TOKEN_BOS] < 0) t->special[TERN_TOKEN_BOS] = end;
     if (t->special[TERN_TOKEN_EOS] < 0) t->special[TERN_TOKEN_EOS] = end;
@@ -157,8 +157,7 @@ void tern_tokenizer_free(tern_tokenizer *t)
     tern__regex_free(t->word_end);
     tern_token_ids_free(&t->before);
     tern_token_ids_free(&t->after);
-    tern__free(t->bpe.merges);
-    tern__vocabulary_free(&t->model);
+    tern__model_free(t);
     tern__vocabulary_free(&t->all);
     tern__free(t->json);
     tern__free(t);

@@ -67,6 +67,11 @@ int tern__vocabulary_add(tern__vocabulary *v, const char *text, size_t bytes, in
     return TERN_OK;
 }
 
+void tern__vocabulary_prefer(tern__vocabulary *v, int64_t id)
+{
+    v->slots[slot_of(v, v->tokens[id].text, v->tokens[id].bytes)] = (int32_t)id;
+}
+
 int32_t tern__vocabulary_find(const tern__vocabulary *v, const char *text, size_t bytes)
 {
     return v->slot_count ? v->slots[slot_of(v, text, bytes)] : -1;

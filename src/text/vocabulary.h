@@ -23,6 +23,8 @@ typedef struct tern__vocabulary {
  * is not in [0, 2^22); E_MEMORY. */
 int tern__vocabulary_add(tern__vocabulary *vocabulary, const char *text, size_t bytes, int64_t id,
                          const char *whose, const char *func, tern_error *err);
+/* Of several ids with the same text this one is found. */
+void tern__vocabulary_prefer(tern__vocabulary *vocabulary, int64_t id);
 /* Returns the token's id, or -1. */
 int32_t tern__vocabulary_find(const tern__vocabulary *vocabulary, const char *text, size_t bytes);
 void tern__vocabulary_free(tern__vocabulary *vocabulary);

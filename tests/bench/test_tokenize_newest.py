@@ -13,8 +13,9 @@ import skips  # noqa: E402
 
 if not importlib.util.find_spec("tokenizers"):
     skips.end("no tokenizers: run scripts/peers.sh")
-if not skips.has_part("regex"):
-    skips.end("this build has no regex")
+for part in ("regex", "unicode"):
+    if not skips.has_part(part):
+        skips.end(f"this build has no {part}")
 
 sys.path[:0] = [os.path.join(os.environ["TERN_SOURCE"], *parts) for parts in (("bench", "tokenize"), ("tests", "torch"))]
 import measure  # noqa: E402

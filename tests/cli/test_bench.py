@@ -36,15 +36,18 @@ class Step(unittest.TestCase):
 
     @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
     def test_convolutional_nets(self):
-        """Tiny inputs in f32 and bf16: the same training but for rounding."""
-        for model, size, batch in (("resnet18", [8, 12], 4), ("resnet50", [17, 33], 2), ("deeplabv3", [9, 17], 2), ("unet3d", [8, 16, 24], 1)):
+        """Tiny inputs in f32 and bf16: the same training but for rounding. Batch norms over a few numbers amplify
+        roundings: with 2 images here two PyTorchs' first losses of ResNet-50 in bf16 are 6 and 9 % beside f32's. With
+        these batches the first is 0.5 % beside it at most, and the last, on the way from 7 to 2.7, 2 %."""
+        for model, size, batch in (("resnet18", [8, 12], 16), ("resnet50", [17, 33], 16), ("deeplabv3", [9, 17], 2), ("unet3d", [8, 16, 24], 1)):
             options = ("step", "--model", model, "--size", "x".join(map(str, size)), "--batch", str(batch), "--steps", "1")
             with self.subTest(model=model):
                 (f32,), (bf16,) = (bench(1, *options, "--dtype", dtype) for dtype in ("f32", "bf16"))
                 self.assertEqual([f32[name] for name in ("model", "size", "batch", "dtype")], [model, size, batch, "f32"])
                 self.assertTrue(0 < f32["cpu_ms"] and 0 < f32["tensor_mb"])
                 self.assertNotEqual(f32["loss_first"], bf16["loss_first"])
-                self.assertAlmostEqual(f32["loss_first"] / bf16["loss_first"], 1, delta=0.05)
+                self.assertAlmostEqual(f32["loss_first"] / bf16["loss_first"], 1, delta=0.02)
+                self.assertAlmostEqual(f32["loss_last"] / bf16["loss_last"], 1, delta=0.1)
         (cube,) = bench(1, "step", "--model", "unet3d", "--size", "16", "--steps", "1")
         self.assertEqual((cube["size"], cube["batch"]), ([16, 16, 16], 1))
 

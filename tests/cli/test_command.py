@@ -17,7 +17,7 @@ class Command(unittest.TestCase):
         for option in ("--help", "-h"):
             code, out, err = job.tern(option)
             self.assertEqual((code, err), (0, ""))
-            for name in ("run", "inspect", "convert", "tokenize", "generate", "info", "bench"):
+            for name in ("run", "new", "inspect", "convert", "tokenize", "generate", "info", "bench"):
                 self.assertRegex(out, rf"\n  {name} +\w")
         for option in ("--version", "-V", "version"):
             code, out, err = job.tern(option)
@@ -26,7 +26,7 @@ class Command(unittest.TestCase):
 
     def test_help_of_a_command(self):
         """"help NAME" prints what "NAME --help" does, and starts nothing."""
-        for words in ([], ["run"], ["inspect"], ["bench"], ["bench", "step"], ["bench", "all_reduce"], ["tokenize"], ["generate"], ["completion"], ["man"]):
+        for words in ([], ["run"], ["new"], ["inspect"], ["bench"], ["bench", "step"], ["bench", "all_reduce"], ["tokenize"], ["generate"], ["completion"], ["man"]):
             with self.subTest(words=words):
                 code, out, err = job.tern("help", *words)
                 self.assertEqual((code, err), (0, ""))
@@ -37,7 +37,7 @@ class Command(unittest.TestCase):
         self.assertEqual(job.tern("help", "rnu")[::2], (2, 'tern: expected a command, got "rnu"\nDid you mean `tern run`?\n'))
 
     def test_help_fits_a_terminal(self):
-        for words in (["run"], ["inspect"], ["convert"], ["tokenize"], ["generate"], ["info"], ["man"], ["completion"], *(["bench", name] for name in ("step", "conv", "reduce", "barrier", "store"))):
+        for words in (["run"], ["new"], ["inspect"], ["convert"], ["tokenize"], ["generate"], ["info"], ["man"], ["completion"], *(["bench", name] for name in ("step", "conv", "reduce", "barrier", "store"))):
             for line in job.tern(*words, "--help")[1].splitlines():
                 self.assertLessEqual(len(line), 80, line)
                 self.assertEqual(line, line.rstrip())
@@ -64,7 +64,7 @@ class Command(unittest.TestCase):
     def test_a_full_disk_is_told(self):
         """Output that cannot be written, help included, is an error with the reason."""
         for args in (["--help"], ["--version"], ["info"], *([*command.split(), "--help"] for command in
-                     ("run", "inspect", "convert", "tokenize", "generate", "info", "bench", "bench step", "bench all_reduce"))):
+                     ("run", "new", "inspect", "convert", "tokenize", "generate", "info", "bench", "bench step", "bench all_reduce"))):
             with self.subTest(args=args), open("/dev/full", "w") as full:
                 code, _, err = job.tern(*args, stdout=full)
                 who = " ".join(["tern", *(arg for arg in args if arg[0] != "-")])
@@ -110,7 +110,7 @@ class Info(unittest.TestCase):
                 self.assertEqual(self.cores({name: value}), cores)
 
     PLUGINS = {"figure": "libcairo2-dev", "jpeg": "libjpeg-dev", "png": "libpng-dev", "tiff": "libtiff-dev", "nifti": "libnifti-dev", "regex": "libpcre2-dev",
-               "topology": "libhwloc-dev", "openmpi": "libopenmpi-dev", "mpich": "libmpich-dev", "gloo": "libgloo-dev"}
+               "unicode": "libutf8proc-dev", "topology": "libhwloc-dev", "openmpi": "libopenmpi-dev", "mpich": "libmpich-dev", "gloo": "libgloo-dev"}
 
     def test_plugins(self):
         """Plug-ins that were built are listed; for the others there is a reason."""

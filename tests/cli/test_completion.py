@@ -17,7 +17,7 @@ import fcntl
 import job
 import skips
 
-COMMANDS = ["run", "inspect", "convert", "tokenize", "generate", "info", "completion", "man"] + [f"bench {name}" for name in ("step", "store", "all_reduce", "barrier")]
+COMMANDS = ["run", "new", "inspect", "convert", "tokenize", "generate", "info", "completion", "man"] + [f"bench {name}" for name in ("step", "store", "all_reduce", "barrier")]
 
 
 def options_of(command):
@@ -54,7 +54,7 @@ class Completions:
             file.write(job.tern("completion", self.shell)[1])
 
     def test_commands(self):
-        self.assertLessEqual({"run", "inspect", "convert", "tokenize", "generate", "info", "bench", "completion", "man"}, set(self.offers("tern ")))
+        self.assertLessEqual({"run", "new", "inspect", "convert", "tokenize", "generate", "info", "bench", "completion", "man"}, set(self.offers("tern ")))
         self.assertEqual(self.offers("tern ins"), ["inspect"])
         self.assertEqual(self.offers("tern bench st"), ["step", "store"])
         self.assertEqual(self.offers("tern completion "), ["bash", "fish", "zsh"])

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -15,7 +16,7 @@ import job
 import skips
 
 TEXT = "The tern flies over the seas, and the tern sees the seas below. The seas see the tern.\n"
-FIGURES = r"(\d+) tokens, \d+\.\d tokens/s; prompt: (\d+) tokens, \d+\.\d tokens/s\n$"
+FIGURES = r"(\d+) tokens, \d+\.\d tokens/s; prompt: (\d+) tokens(?:, \d+ of them known)?, \d+\.\d tokens/s\n$"
 TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
 GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=290, n_positions=6000, n_embd=16, n_layer=1, n_head=2)
 HAS_JINJA = not subprocess.run(["/usr/bin/python3", "-I", "-c", "import jinja2"], capture_output=True).returncode
@@ -165,6 +166,28 @@ class Generate(unittest.TestCase):
             self.write("chat_template.jinja", template)
             self.refused(1, text, "x", "--chat")
 
+    @unittest.skipUnless(HAS_JINJA, "/usr/bin/python3 has no jinja2")
+    def test_turns(self):
+        """Each answer is the one to the whole conversation computed anew; the model sees only what is new in it."""
+        self.write("chat_template.jinja", "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] ")
+        lines, prompts, counts = ["The tern", "The seas", "below"], [], []
+        out, err = self.fine("--chat", "--show-prompt", stdin=None, input="\n".join(lines) + "\n")
+        for part in re.split(r"\d+ tokens, .*tokens/s\n", err)[:-1]:
+            prompts.append(part[:-1])
+        for new, prompt, known in re.findall(r"^(\d+) tokens, .*prompt: (\d+) tokens(?:, (\d+) of them known)?,", err, re.M):
+            counts.append((int(new), int(prompt), int(known or 0)))
+        self.assertEqual((len(prompts), len(counts)), (3, 3), err)
+        for prompt, (_, tokens, _) in zip(prompts, counts):
+            self.assertEqual(self.tokens(self.fine(prompt)[1])[1], tokens)
+        self.assertEqual(out, "".join(self.fine(prompt)[0] for prompt in prompts))
+        self.assertEqual(counts[0][2], 0)
+        for (new, before, _), (_, prompt, known) in zip(counts, counts[1:]):
+            self.assertGreaterEqual(known, before, "the prompt before")
+            self.assertLess(prompt - known, prompt / 2, err)
+        self.write("chat_template.jinja", "{{ messages[-1].content }} ")
+        out, err = self.fine("--chat", stdin=None, input="The tern\nThe seas\nThe tern\nX\n")
+        self.assertEqual(out, "".join(self.fine(line + " ")[0] for line in ("The tern", "The seas", "The tern", "X")))
+
     def test_refused(self):
         for words, text in ((["x", "y"], "one PROMPT: quote it"), (["x", "--temperature", "0"], "--temperature: expected more than 0, got 0; --greedy takes"),
                             (["x", "--temperature", "-1"], "expected more than 0, got -1\n"), (["x", "--temperature", "hot"], 'expected a number, got "hot"'),
@@ -177,6 +200,12 @@ class Generate(unittest.TestCase):
             self.refused(1, "the prompt is empty", stdin=None, input=text)
         self.refused(1, "the prompt is empty", "")
         self.refused(1, "has no chat template: neither", "x", "--chat")
+        run = os.path.join(self.folder, "run")
+        for name, text in (("last", f"{run} is the folder of a run; its models are in {run}/last\n"), ("best", f"in {run}/best and {run}/last\n")):
+            shutil.copytree(self.folder, os.path.join(run, name), ignore=shutil.ignore_patterns("run"))
+            code, out, err = job.tern("generate", run, "x")
+            self.assertEqual((code, out), (1, ""))
+            self.assertTrue(err.endswith(text), err)
         write_model(self.folder, n_positions=5)
         self.refused(1, "and the model's longest context is 5", TEXT)
         write_model(self.folder, vocab_size=self.size - 3)

@@ -260,6 +260,7 @@ class Gguf(InFolder):
             ("llama", lambda file: file["normalizer"]["normalizers"][0].update(prepend="x"), "a normalizer or pre_tokenizer that is not SentencePiece's"),
             ("llama", lambda file: file["model"].update(byte_fallback=False), "characters without a byte_fallback"),
             ("llama", lambda file: file["model"].update(ignore_merges=True), "ignore_merges without ByteLevel"),
+            ("llama", lambda file: file["model"].update(end_of_word_suffix="</w>"), "tokens that say whether they begin or end a word"),
             ("llama", without_merge, "no merge for one of the pairs that make "),
             ("llama", out_of_order, "merges that no SentencePiece model has"),
         ]
@@ -268,6 +269,9 @@ class Gguf(InFolder):
                 self.folder_write(kind)
                 self.change("tokenizer.json", change)
                 self.refused(f"{self.path('in')}: the tokenizer has {text}")
+        self.folder_write("llama")
+        self.change("tokenizer.json", lambda file: file["model"].update(type="WordPiece"))
+        self.refused("the tokenizer is no BPE, which alone tern writes into GGUF")
         self.folder_write("gpt2", vocab_size=297)
         self.refused("the tokenizer has 298 tokens, but the model's vocab_size is 297")
         os.remove(self.path("in", "tokenizer.json"))
@@ -289,7 +293,14 @@ class Gguf(InFolder):
 
     def test_options(self):
         self.folder_write("llama")
-        self.refused("expected OUT to end in .pt, .pth, .safetensors or .gguf", out="out.ggml", code=2)
+        self.refused("expected OUT to end in .pt, .pth, .safetensors or .gguf", folder="none", out="out.ggml", code=2)
+        self.refused("--adapter is for a .gguf or a folder", "--adapter", "x", out="out.pt", code=2)
+        self.refused("IN and OUT are the same folder", out="in", code=2)
+        for dtype in ("f64", "q8_0"):
+            self.refused(f'--dtype: expected f32, bf16 or f16 for a folder, got "{dtype}"', "--dtype", dtype, out="out", code=2)
+        self.refused("--flatten is not for a folder", "--flatten", out="out", code=2)
+        for out in ("out.gguf", "out"):
+            self.refused("adapter_config.json: No such file", "--adapter", self.path("in"), out=out)
         for dtype in ("f64", "bf16"):
             self.refused(f'--dtype: expected f32, f16 or q8_0 for a .gguf, got "{dtype}"', "--dtype", dtype, code=2)
         self.refused("--dtype q8_0: only a .gguf has it", "--dtype", "q8_0", out="out.pt", code=2)

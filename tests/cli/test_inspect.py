@@ -455,7 +455,7 @@ class Convert(Case):
         write(self.path("a.safetensors"), {"x": numpy.ones(1, numpy.float32)})
         a, b = self.path("a.safetensors"), self.path("b.pt")
         self.fails(2, "expected two files, IN and OUT, got 1", "convert", a)
-        self.fails(2, 'expected OUT to end in .pt, .pth, .safetensors or .gguf, got "x.npz"', "convert", a, "x.npz")
+        self.fails(2, 'expected OUT to end in .pt, .pth, .safetensors or .gguf, or IN to be a folder, got "x.npz"', "convert", a, "x.npz")
         self.fails(2, '--dtype: expected f32 or f64 or bf16 or f16 or q8_0, got "i8"', "convert", "--dtype", "i8", a, b)
         self.fails(1, 'has no key "model"', "convert", "--key", "model", a, b)
         self.fails(1, "--strip and --prefix: expected a dict, got tensor", "convert", "--key", "x", "--prefix", "y", a, b)

@@ -129,6 +129,7 @@ static void shifted_windows(void **state)
     /* One window needs a stride of ids behind it. */
     assert_null(tern_token_dataset_new(ids, WINDOW + STRIDE - 1, &opts, &err));
     assert_int_equal(err.code, TERN_E_RANGE);
+    assert_string_equal(err.func, "tern_token_dataset_new");
     err = (tern_error){0};
     memory = tern_token_dataset_new(ids, WINDOW + STRIDE, &opts, &err);
     assert_int_equal(memory->length, 1);

@@ -1,5 +1,6 @@
 """docs/from-pytorch.md: its programs, in C and in PyTorch, print what the page says. docs/names.md: its
-tables have every function. README.zh-CN.md: its program prints what the page says."""
+tables have every function. The program of both READMEs prints what they
+say, and is the same."""
 import concurrent.futures
 import fnmatch
 import importlib
@@ -18,7 +19,7 @@ from install import headers
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = document.read("docs/from-pytorch.md")
 NAMES = document.read("docs/names.md")
-CHINESE = document.read("README.zh-CN.md")
+README, CHINESE = document.read("README.md"), document.read("README.zh-CN.md")
 
 NOT_RUN = {"mixed.py": "apex needs CUDA, and is no package of Debian's", "unet3d.py": "apex", "deeplab.py": "Cityscapes is not free to copy"}
 NOT_EQUAL = {"any": "PyTorch has three ways where tern has two, and one of the three lets ranks drift apart"}
@@ -58,7 +59,7 @@ class Programs(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.programs = {**document.programs(PAGE), **document.programs(CHINESE)}
+        cls.programs = {**document.programs(PAGE), **document.programs(README)}
         for name, text in cls.programs.items():
             with open(os.path.join(cls.folder, name), "w") as file:
                 file.write(text)
@@ -78,7 +79,7 @@ class Programs(unittest.TestCase):
         return subprocess.run(command, shell=True, cwd=self.folder, env=env, text=True, capture_output=True, timeout=120)
 
     def test_programs_print_what_the_page_says(self):
-        for session in document.sessions(PAGE) + document.sessions(CHINESE):
+        for session in document.sessions(PAGE) + document.sessions(README):
             for command, expected in session:
                 if command.endswith("./parts") and len(os.sched_getaffinity(0)) < 2:
                     continue  # there is no cpu:1
@@ -125,7 +126,7 @@ class Programs(unittest.TestCase):
             self.assertFalse(os.path.exists(os.path.join(self.folder, "demo.pt")), "the reader takes it away")
 
     def test_every_program_is_run(self):
-        commands = [command for session in document.sessions(PAGE) + document.sessions(CHINESE) for command, _ in session]
+        commands = [command for session in document.sessions(PAGE) + document.sessions(README) for command, _ in session]
         self.assertGreater(len(commands), 15)
         for name in self.programs:
             call = rf"python3 {name}\b" if name.endswith(".py") else rf"\./{name[:-2]}$"
@@ -155,7 +156,7 @@ class Excerpts(unittest.TestCase):
                     left = left[left.index(line.strip()) + 1:]
 
     def test_every_block_of_c_is_a_program_or_an_excerpt(self):
-        for language, text in document.blocks(PAGE) + document.blocks(CHINESE):
+        for language, text in document.blocks(PAGE) + document.blocks(README) + document.blocks(CHINESE):
             if language == "c":
                 self.assertRegex(text.splitlines()[0], r"^/\* (\w+\.c|from \S+) \*/$")
 
@@ -173,7 +174,7 @@ class Names(unittest.TestCase):
                    for pattern in re.findall(r"\btern_\w+\*?", text))
 
     def test_tern_names_exist(self):
-        for text in document.code(PAGE) + document.code(NAMES) + document.code(CHINESE):
+        for text in document.code(PAGE) + document.code(NAMES) + document.code(README) + document.code(CHINESE):
             for name in re.findall(r"\b(?:tern|TERN)_\w+\*?", text):
                 if re.match(r"TERN_(BACKEND|DEVICE|LOG|TRACE|PORT|PLUGIN_PATH|EXACT_CONV|DETERMINISTIC|CONV_CACHE|GRAPHS|CUDA_WITHOUT)$", name) or name == "tern_":
                     continue
@@ -204,6 +205,11 @@ class Names(unittest.TestCase):
 
 
 class Chinese(unittest.TestCase):
+    def test_its_program_is_that_of_the_other_readme(self):
+        code = [re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", document.programs(page)["train.c"])) for page in (README, CHINESE)]
+        self.assertEqual(*code)
+        self.assertEqual(document.sessions(README), document.sessions(CHINESE))
+
     def test_its_figures_are_those_of_the_other_pages(self):
         prose = re.sub(r"^```.*?^```$", "", CHINESE, flags=re.M | re.S)
         others = "".join(document.read(name) for name in ("README.md", "docs/parallel.md", "docs/training.md"))

@@ -378,6 +378,9 @@ class Training(Folder):
                 self.assertIn("resuming at epoch 0, step 2 of ", out)
                 self.assertRegex(out, r"(?m)^epoch 1/1  loss ")
                 self.assertIsNone(same(self.load("whole", "latest"), self.load(name, "latest")))
+                with open(self.path(name, "scalars.csv")) as file:
+                    points = [line.split(",")[1:3] for line in file]
+                self.assertEqual(len(points), len(set(map(tuple, points))), "each point once")
 
     def test_resumed_its_bar_begins_where_the_loader_stands(self):
         """The progress bar is only on rank 0's terminal; resumes with the same number of ranks, and with more and a smaller batch."""

@@ -50,6 +50,12 @@ class CommandLine(Folder):
             ("--data", "a.bin"): "--data: a.bin has tokens; --tokenizer PATH names what made them",
             ("--data", "a.txt", "--width", "30", "--heads", "4"): "--width: expected a multiple of --heads 4, got 30",
             ("--data", "a.txt", "--lora-rank", "4"): "--lora-rank: adapters need a model to adapt, --pretrained FOLDER",
+            ("--data", "a.txt", "--pretrained", "p", "--layers", "4"): "--layers: the model of --pretrained has its own",
+            ("--data", "a.txt", "--pretrained", "p", "--arch", "gpt2"): "--arch: the model of --pretrained has its own",
+            ("--data", "a.txt", "--pretrained", "p", "--dropout", "0.1"): "--dropout: the model of --pretrained has its own",
+            ("--data", "a.txt", "--tokenizer", "p", "--vocabulary", "300"): "--vocabulary: none is made, since there is a tokenizer",
+            ("--data", "a.txt", "--lora-alpha", "3"): "--lora-alpha: there are no adapters without --lora-rank",
+            ("--data", "a.txt", "--start-epoch", "5"): "--start-epoch: expected less than --epochs 5, got 5",
             ("--data", "a.txt", "--schedule", "linear"): '--schedule: expected milestones|cosine, got "linear"',
             ("--data", "a.txt", "--accumulate", "0"): '--accumulate: expected a whole number from 1 to 1048576, got "0"',
         }.items():
@@ -81,11 +87,11 @@ class Training(Folder):
         super().setUp()
         with open(self.path("text.txt"), "w") as file:
             file.write(sentences(500, 0))
-        self.shared = ("--data", "text.txt", "--layers", 1, "--width", 32, "--heads", 2, "--context", 16, "--vocabulary", 280,
-                       "-b", 8, "--lr", 0.01, "--sample-tokens", 12, "--test-share", 0.1)
+        self.shared = ("--data", "text.txt", "--layers", 1, "--width", 32, "--heads", 2, "--context", 16, "-b", 8, "--lr", 0.01, "--sample-tokens", 12, "--test-share", 0.1)
 
     def train(self, ranks, log_dir, *flags):
-        return train(ranks, NAME, *self.shared, "--log-dir", log_dir, *flags, cwd=self.folder)
+        vocabulary = () if "--tokenizer" in flags else ("--vocabulary", 280)
+        return train(ranks, NAME, *self.shared, *vocabulary, "--log-dir", log_dir, *flags, cwd=self.folder)
 
     def numbers(self, run):
         return torch.load(self.path(run, "latest"))["history"]["numbers"]
@@ -185,7 +191,7 @@ class Training(Folder):
     def test_resumed_in_an_epoch_is_as_if_it_had_never_stopped(self):
         flags = ("--epochs", 2, "--evaluate-every", 25, "--accumulate", 2, "-b", 4, "--shard", "--dropout", 0.1)
         self.train(2, "whole", *flags)
-        run = subprocess.Popen(command(2, NAME, *self.shared, *flags, "--log-dir", "stopped"), cwd=self.folder, text=True,
+        run = subprocess.Popen(command(2, NAME, *self.shared, "--vocabulary", 280, *flags, "--log-dir", "stopped"), cwd=self.folder, text=True,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for line in run.stdout:
             if " at step 25" in line:
@@ -209,6 +215,27 @@ class Training(Folder):
         self.train(2, "parts", *tokens, "-b", 8, "--max-steps", 20)
         self.train(1, "parts", *tokens, "-b", 16, "--resume", "latest")
         self.assert_close(self.weights("whole"), self.weights("parts"), 1e-3)
+
+    def test_a_resumed_run_keeps_its_tokenizer(self):
+        """It is read, by name or as the latest of a folder, not made again; a new run in the same folder replaces the models of the first."""
+        self.train(1, "run", "--epochs", 1)
+        path = self.path("run", "best", "tokenizer.json")
+        with open(path) as file:
+            tokenizer = file.read()
+        with open(path, "w") as file:
+            file.write("broken")
+        for checkpoint in ("latest", os.path.join("run", os.readlink(self.path("run", "latest")))):
+            code, _, err = call(1, NAME, *self.shared, "--vocabulary", 280, "--log-dir", "run", "--epochs", 2, "--resume", checkpoint, cwd=self.folder)
+            self.assertEqual(code, 1)
+            self.assertIn("run/best/tokenizer.json is not JSON", err)
+        with open(path, "w") as file:
+            file.write(tokenizer)
+        self.train(1, "run", "--epochs", 2, "--resume", "latest")
+        out = self.train(1, "run", "--epochs", 1, "--max-steps", 1)
+        self.assertIn("has checkpoints of an earlier run, which this one replaces", out)
+        self.assertFalse(os.path.exists(self.path("run", "best")))
+        with open(self.path("run", "last", "tokenizer.json")) as file:
+            self.assertEqual(file.read(), tokenizer)
 
     def test_llama_and_a_model_of_a_folder(self):
         self.train(1, "first", "--arch", "llama", "--epochs", 1)

@@ -90,8 +90,8 @@ class Grains(Folder):
         out = self.train(1, "run", "--epochs", 1, "--lr", 0.5, "--milestones", 1, "--resume", "latest")
         self.assertIn("  rate       0.01 (--lr 0.5 ignored: the checkpoint has 0.01), lowered after epoch 1\n", out)
 
-    def test_like_seed(self):
-        out = train(1, NAME, "--help", "--like-seed")
+    def test_preset(self):
+        out = train(1, NAME, "--help", "--preset", "article")
         for text in ("epochs N", "default 100", "default 8)", "default 0.0002", "25,50,75", "default 0.2"):
             self.assertIn(text, out)
 

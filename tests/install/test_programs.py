@@ -53,6 +53,17 @@ class PkgConfig(Prefix):
     def test_version(self):
         self.assertEqual(call("pkg-config", "--modversion", "tern", env=self.env).strip(), cached("CMAKE_PROJECT_VERSION"))
 
+    def test_static(self):
+        """Linked with libtern.a, a program needs no file of tern; it finds the plug-ins where TERN_PLUGIN_PATH says."""
+        if not os.path.exists(os.path.join(self.lib, "libtern.a")):
+            self.skipTest("this build has no libtern.a (TERN_STATIC)")
+        program = os.path.join(self.folder, "static")
+        flags = call("pkg-config", "--static", "--cflags", "--libs", "tern", env=self.env).replace("-ltern", "-l:libtern.a").split()
+        call("gcc", "-std=c99", *sanitizer(), os.path.join(HERE, "train.c"), "-o", program, *flags)
+        alone = {name: value for name, value in self.env.items() if name != "LD_LIBRARY_PATH"}
+        self.assertNotIn("libtern", call("ldd", program, env=alone))
+        self.check_training(call(program, env=alone))
+
     def test_alone(self):
         self.check_training(call(self.program, env=self.running))
 

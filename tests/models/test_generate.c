@@ -357,6 +357,82 @@ static void texts_are_those_of_a_plain_loop(void **state)
     }
 }
 
+/* Turns of a chat: each prompt begins like the text before it, by some tokens or all, and goes on otherwise.
+ * With a cache the texts are those without one. */
+static void a_cache_goes_on_with_a_text(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        world w = open_world();
+        tern_module *model = scattered(&w, makes[i % 3](&w));
+        tern_generate_opts opts = tern_generate_defaults(), kept = opts;
+        kept.cache = tern_kv_cache_new(model, 1, 1 + below(w.rng, 30), &w.err);
+        tern_token_ids text = prompt_of((int32_t[]){3, 17, 5}, 3);
+        for (int turn = 0; turn < 6; turn++) {
+            int64_t known = turn ? below(w.rng, text.count + 1) : 0, count = TERN__MIN(known, LENGTH - 40);
+            int32_t ids[LENGTH];
+            memcpy(ids, text.ids, (size_t)count * sizeof(*ids));
+            for (int64_t more = 1 + below(w.rng, 20); more--;) ids[count++] = (int32_t)below(w.rng, WORDS);
+            tern_token_ids alone = prompt_of(ids, count), on = prompt_of(ids, count);
+            opts.max_new_tokens = kept.max_new_tokens = 1 + below(w.rng, 15);
+            int64_t common = 0, most = tern_kv_cache_length(kept.cache);
+            while (common < TERN__MIN(most, count) && text.ids[common] == ids[common]) common++;
+            assert_int_equal(tern_kv_cache_crop(kept.cache, common, &w.err), TERN_OK);
+            assert_int_equal(tern_generate(model, w.scope, &alone, &opts, &w.err), TERN_OK);
+            assert_int_equal(tern_generate(model, w.scope, &on, &kept, &w.err), TERN_OK);
+            assert_int_equal(on.count, alone.count);
+            assert_memory_equal(on.ids, alone.ids, (size_t)on.count * sizeof(*on.ids));
+            assert_int_equal(tern_kv_cache_length(kept.cache), on.count - 1);
+            tern_token_ids_free(&alone);
+            tern_token_ids_free(&text);
+            text = on;
+        }
+        text.count--; /* a prompt that the cache has as a whole */
+        assert_int_equal(tern_generate(model, w.scope, &text, &kept, &w.err), TERN_OK);
+        assert_ok(w.err);
+        tern_token_ids_free(&text);
+        tern_kv_cache_free(kept.cache);
+        tern_module_free(model);
+        close_world(&w);
+    }
+}
+
+static void caches_are_refused(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_module *model = make_gpt2(&w), *other = make_gpt2(&w);
+    tern_token_ids ids = prompt_of((int32_t[]){1, 2}, 2);
+    tern_generate_opts opts = tern_generate_defaults();
+    const struct {
+        const tern_module *of;
+        int64_t batch;
+    } all[] = {{other, 1}, {model, 2}};
+    for (int i = 0; i < 2; i++) {
+        tern_error err = {0};
+        opts.cache = tern_kv_cache_new(all[i].of, all[i].batch, 5, &err);
+        assert_int_equal(tern_generate(model, w.scope, &ids, &opts, &err), TERN_E_INVALID);
+        assert_string_equal(err.text, "kv_cache: it was made for another model, or for several sequences");
+        tern_kv_cache_free(opts.cache);
+    }
+    tern_kv_cache *cache = tern_kv_cache_new(model, 1, 5, &w.err);
+    tern_error err[4] = {0};
+    assert_int_equal(tern_kv_cache_crop(cache, 1, &err[0]), TERN_E_RANGE);
+    assert_string_equal(err[0].text, "kv_cache: expected 0 to its 0 tokens, got 1");
+    assert_int_equal(tern_kv_cache_crop(cache, -1, NULL), TERN_E_RANGE);
+    assert_int_equal(tern_kv_cache_crop(NULL, 0, &err[1]), TERN_E_INVALID);
+    assert_int_equal(tern_kv_cache_reserve(cache, LENGTH + 1, &err[2]), TERN_E_RANGE);
+    assert_string_equal(err[2].text,
+                        "kv_cache: expected max_tokens up to the model's 160 positions, got 161");
+    assert_int_equal(tern_kv_cache_reserve(NULL, 1, &err[3]), TERN_E_INVALID);
+    assert_int_equal(tern_kv_cache_reserve(cache, LENGTH, &w.err), TERN_OK);
+    tern_kv_cache_free(cache);
+    tern_token_ids_free(&ids);
+    tern_module_free(other);
+    tern_module_free(model);
+    close_world(&w);
+}
+
 typedef struct listener {
     const counter *count;
     int64_t tokens, most;
@@ -644,6 +720,8 @@ int main(void)
         cmocka_unit_test(the_same_seed_draws_the_same),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(texts_are_those_of_a_plain_loop),
+        cmocka_unit_test(a_cache_goes_on_with_a_text),
+        cmocka_unit_test(caches_are_refused),
         cmocka_unit_test(texts_end),
         cmocka_unit_test(texts_are_refused),
         cmocka_unit_test(a_broken_model_is_told),

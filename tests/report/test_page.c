@@ -40,7 +40,14 @@ static void fill(tern_picture pictures[2])
 static tern_figure figure_of(const tern_picture *pictures, int count, int across, int bar_count,
                              int chart_count)
 {
-    return (tern_figure){"A page", pictures, count, across, bars, bar_count, charts, chart_count};
+    return (tern_figure){.title = "A page",
+                         .pictures = pictures,
+                         .picture_count = count,
+                         .across = across,
+                         .bars = bars,
+                         .bars_count = bar_count,
+                         .charts = charts,
+                         .chart_count = chart_count};
 }
 
 /* Gets size and hash of the page. Skips without the plug-in. */
@@ -78,6 +85,36 @@ static void what_stands_on_it_makes_its_size(void **state)
     page = figure_of(pictures, 2, 1, 2, 2);
     saved(f->file, &page, &wide, &more);
     assert_true(wide == 2 * w && more > high);
+}
+
+static void a_legend_and_a_confusion_matrix(void **state)
+{
+    folder *f = *state;
+    static const char *const names[] = {"cat", "a name too wide for its column, which is drawn aslant",
+                                        "dog"};
+    int64_t counts[] = {8, 1, 1, 0, 0, 0, 3, 0, 7};
+    tern_legend legend[] = {{"cat", {255, 0, 0}}, {"dog", {255, 255, 255}}};
+    tern_confusion_chart confusion = {"Confusion", names, counts, 3};
+    uint32_t w, h, wide, high;
+    tern_figure page = figure_of(NULL, 0, 0, 0, 1);
+    saved(f->file, &page, &w, &h);
+    page.legend = legend;
+    page.legend_count = 2;
+    uint64_t red = saved(f->file, &page, &wide, &high);
+    assert_true(wide == w && high > h);
+    legend[0].colour[1] = 255;
+    assert_true(saved(f->file, &page, &wide, &high) != red);
+    page.legend_count = 0;
+    page.confusion = &confusion; /* beside the chart */
+    uint64_t first = saved(f->file, &page, &wide, &high);
+    assert_true(wide == 2 * w && high == h);
+    counts[0] = 16, counts[1] = 2, counts[2] = 2; /* the same shares */
+    assert_true(saved(f->file, &page, &wide, &high) == first);
+    counts[1] = 3;
+    assert_true(saved(f->file, &page, &wide, &high) != first);
+    page.chart_count = 0; /* alone */
+    saved(f->file, &page, &wide, &high);
+    assert_true(wide == w && high == h);
 }
 
 static void colours_are_drawn(void **state)
@@ -126,6 +163,21 @@ static void what_cannot_be_drawn(void **state)
     const tern_chart none = {"None", "x", "y", &curve, 0};
     page = (tern_figure){.title = "A page", .charts = &none, .chart_count = 1};
     expect_error(tern_figure_save(f->file, &page, &err), &err, TERN_E_RANGE, "at least one curve");
+    const char *names[] = {"one", NULL};
+    const int64_t counts[] = {1, 0, -2, 1};
+    tern_confusion_chart confusion = {"Confusion", (const char *const *)names, counts, 2};
+    page = (tern_figure){.title = "A page", .confusion = &confusion};
+    expect_error(tern_figure_save(f->file, &page, &err), &err, TERN_E_INVALID,
+                 "class 1 of the confusion matrix");
+    names[1] = "two";
+    expect_error(tern_figure_save(f->file, &page, &err), &err, TERN_E_RANGE, "class 1 has the count -2");
+    confusion.classes = TERN_CONFUSION_CHART_MAX + 1;
+    expect_error(tern_figure_save(f->file, &page, &err), &err, TERN_E_RANGE,
+                 "expected 1 to 20 classes, got 21");
+    const tern_legend nameless = {NULL, {0}};
+    page = (tern_figure){
+        .title = "A page", .bars = bars, .bars_count = 1, .legend = &nameless, .legend_count = 1};
+    expect_error(tern_figure_save(f->file, &page, &err), &err, TERN_E_INVALID, "entry 0 of the legend");
     page.title = NULL;
     assert_int_equal(tern_figure_save(f->file, &page, NULL), TERN_E_INVALID);
     assert_int_equal(tern_figure_save(f->file, NULL, NULL), TERN_E_INVALID);
@@ -148,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(what_stands_on_it_makes_its_size),
+        IN_A_FOLDER(a_legend_and_a_confusion_matrix),
         IN_A_FOLDER(colours_are_drawn),
         IN_A_FOLDER(what_cannot_be_drawn),
         IN_A_FOLDER(a_path_that_cannot_be_written),

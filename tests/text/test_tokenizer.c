@@ -3,12 +3,7 @@
  * or have parts that tern does not have. tests/torch/test_tokenizer_newest.py compares with `tokenizers`. */
 #include "check.h"
 #include "ledger.h"
-
-#include "base/text.h"
-#include "text/tokenizer.h"
-
-#include <tern/rng.h>
-#include <tern/tokenizer.h>
+#include "text_files.h"
 
 #include <unistd.h>
 
@@ -28,11 +23,6 @@ static void file_write(const char *name, const char *text)
     assert_non_null(file);
     fputs(text, file);
     assert_int_equal(fclose(file), 0);
-}
-
-static uint32_t below(tern_rng *rng, uint32_t n)
-{
-    return tern_rng_u32(rng) % n;
 }
 
 /* Writes a text of words that return, blanks, digits and characters of all planes; at most `room` bytes. */
@@ -74,21 +64,6 @@ static tern_tokenizer *train(tern_rng *rng, int64_t vocab_size)
     tern_tokenizer *made = tern_tokenizer_train(&opts, &err);
     assert_ok(err);
     return made;
-}
-
-static tern_rng *rng_new(uint64_t seed)
-{
-    tern_error err = {0};
-    tern_rng *rng = tern_rng_new(seed, &err);
-    assert_ok(err);
-    return rng;
-}
-
-static void encode(const tern_tokenizer *t, const char *text, size_t bytes, tern_token_ids *ids)
-{
-    tern_error err = {0};
-    tern_tokenizer_encode(t, text, bytes, NULL, ids, &err);
-    assert_ok(err);
 }
 
 /* What is encoded is decoded to itself, as a whole and token by token. */
@@ -313,7 +288,20 @@ static void refused_files(void **state)
         {"", "is not JSON"},
         {"[]", "is not a JSON object"},
         {"{}", "model without a type"},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "model Unigram: tern does not have it"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}", "model WordLevel: tern does not have it"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "\"vocab\" is not a list"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1],[\"b\"]]}}", "token 1 has no score"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1],7]}}", "token 1 has no score"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1]],\"vocab\":[[\"a\",-1],[\"b\",-2]]}}",
+         "there are two vocabularies"},
+        {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":1,\"vocab\":[[\"a\",-1]]}}",
+         "an unk_id that is not in the vocabulary"},
+        {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":false},"
+         "\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}",
+         "model WordPiece: tern does not have it after ByteLevel"},
+        {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":[]}}", "\"vocab\" is not an object"},
+        {"{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"x\",\"vocab\":{\"a\":0}}}",
+         "an unk_token that is not in the vocabulary"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", "\"vocab\" is not an object"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "\"merges\" is not a list"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0.5},\"merges\":[]}}", "expected an integer from 0"},
@@ -328,17 +316,24 @@ static void refused_files(void **state)
          "there are two lists of merges"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}",
          "merge 0: token \"b\" is not in the vocabulary"},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
-         "end_of_word_suffix"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a\"],"
+         "\"continuing_subword_prefix\":\"##\"}}",
+         "merge 0 is not two tokens"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "dropout"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"x\"}}",
          "an unk_token that is not in the vocabulary"},
         {FILE_OF("\"normalizer\":{\"type\":\"Precompiled\"},"),
-         "normalizer Precompiled: tern does not have it"},
-        {FILE_OF("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]},"),
-         "normalizer NFC: tern does not have it"},
+         "normalizer Precompiled: tern does not have this precompiled_charsmap"},
+        {FILE_OF("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAA=\"},"),
+         "normalizer Precompiled: tern does not have this precompiled_charsmap"},
+        {FILE_OF("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"ByteLevel\"}]},"),
+         "normalizer ByteLevel: tern does not have it"},
         {FILE_OF("\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},"), "pre_tokenizer UnicodeScripts"},
+        {FILE_OF("\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\"},"), "no delimiter"},
         {FILE_OF("\"decoder\":{\"type\":\"CTC\"},"), "decoder CTC"},
+        {FILE_OF("\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},"
+                 "{\"type\":\"WordPiece\",\"prefix\":\"##\"}]},"),
+         "decoder WordPiece: tern does not have this form of it"},
         {FILE_OF("\"post_processor\":{\"type\":\"X\\u001b\"},"), "post_processor X\\x1b"},
         {FILE_OF("\"post_processor\":{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",7],\"sep\":[\"b\",1]},"),
          "no token has id 7"},

@@ -187,7 +187,7 @@ ZEPHYR = """{% for message in messages %}
 """
 OTHER = """{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ ns.n }} {{ m | tojson }} {{ m.content[:3] | upper }}
 {% endfor %}{{ tools is none }} {{ sep_token is defined }} {{ strftime_now("%Y")[:2] }} {{ {"a": "<ü>", "b": [1, none]} | tojson(indent=2) }}"""
-FIGURES = r"(\d+) tokens, \d+\.\d tokens/s; prompt: (\d+) tokens, \d+\.\d tokens/s\n"
+FIGURES = r"(\d+) tokens, \d+\.\d tokens/s; prompt: (\d+) tokens(?:, \d+ of them known)?, \d+\.\d tokens/s\n"
 LINES = ["What is a tern?", "  \"Seas\" & <ünïcode> \\n 'quotes' 鳥 "]
 
 

@@ -1,6 +1,8 @@
 """Low-rank adapters beside PEFT itself: initial values, logits, gradients, AdamW steps, files in both directions, merged weights."""
 import ctypes
+import importlib.util
 import os
+import subprocess
 import tempfile
 import unittest
 import warnings
@@ -185,6 +187,60 @@ class Peft(unittest.TestCase):
             self.assertFalse(any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report)
             tokens = self.tokens()
             self.assertLess(error_of(output(again, tokens).detach().numpy(), output(model, tokens).detach().numpy()), 2e-5)
+
+    def convert(self, *words):
+        done = subprocess.run([os.path.join(os.environ["TERN_BUILD"], "tern"), "convert", *words], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
+    def test_convert(self):
+        """`tern convert --adapter` writes what PEFT merges, into a folder and into a GGUF, in several dtypes; the files beside the model, too."""
+        for number, (kind, fields, options, _) in enumerate((CASES[1], CASES[2], CASES[4], CASES[6])):
+            model, folder = self.peft(kind, fields, options)
+            self.stir(model)
+            model.save_pretrained(self.path("adapter", number))
+            merged = model.merge_and_unload()
+            for dtype, theirs, bound in (("f32", torch.float32, 1e-6), ("bf16", torch.bfloat16, 2 ** -7), ("f16", torch.float16, 2 ** -10)):
+                out = self.path("out", number, dtype)
+                os.makedirs(self.path("out", number), exist_ok=True)
+                self.convert("--adapter", self.path("adapter", number), "--dtype", dtype, folder, out)
+                again, report = type(base_model(kind, fields)).from_pretrained(out, output_loading_info=True, dtype="auto")
+                self.assertFalse(any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report)
+                self.assertEqual(again.dtype, theirs)
+                for name, value in merged.state_dict().items():
+                    self.assertLess(error_of(again.state_dict()[name].float().numpy(), value.numpy()), bound, name)
+                self.assertTrue(os.path.exists(os.path.join(out, "generation_config.json")))
+
+    @unittest.skipUnless(importlib.util.find_spec("gguf") and skips.has_part("regex"), "no gguf, or this build has no regex")
+    def test_convert_gguf(self):
+        """Every matrix of the GGUF is PEFT's merged one; names of the package's own table."""
+        import gguf
+
+        import gguf_file
+        for kind, arch in (("gpt2", gguf.MODEL_ARCH.GPT2), ("llama", gguf.MODEL_ARCH.LLAMA)):
+            folder = self.path(kind)
+            weights = gguf_file.folder_write(folder, kind, self.rng)
+            base = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            torch.manual_seed(7)
+            model = peft.get_peft_model(base, peft.LoraConfig(r=3, lora_alpha=5, target_modules=ALL, task_type="CAUSAL_LM"))
+            self.stir(model)
+            model.save_pretrained(self.path(kind, "adapter"))
+            self.convert("--adapter", self.path(kind, "adapter"), "--dtype", "f32", folder, self.path("out.gguf"))
+            self.convert("--dtype", "f32", folder, self.path("plain.gguf"))
+            merged, names, changed = model.merge_and_unload().state_dict(), gguf.get_tensor_name_map(arch, 2), 0
+            plain, tensors = ({t.name: numpy.array(t.data) for t in gguf.GGUFReader(self.path(name)).tensors} for name in ("plain.gguf", "out.gguf"))
+            self.assertEqual(sorted(tensors), sorted(plain))
+            heads = gguf_file.FIELDS[kind].get("num_attention_heads")
+            for name in weights:
+                values, got = merged[name].numpy(), tensors[names.get_name(name, (".weight", ".bias"))]
+                if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+                    values = values.T
+                if "q_proj" in name or "k_proj" in name:
+                    dim = gguf_file.FIELDS[kind].get("head_dim") or gguf_file.FIELDS[kind]["hidden_size"] // heads
+                    values = values.reshape(-1, 2, dim // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+                self.assertLess(abs(got - values).max(), 1e-5, name)
+                changed += not numpy.array_equal(got, plain[names.get_name(name, (".weight", ".bias"))])
+            self.assertEqual(changed, sum(".lora_A." in name for name, _ in peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(folder), peft.LoraConfig(
+                r=3, target_modules=ALL, task_type="CAUSAL_LM")).named_parameters()))
 
     def test_adamw_steps(self):
         for kind, fields, options, _ in (CASES[0], CASES[1], CASES[4], CASES[5], CASES[6]):

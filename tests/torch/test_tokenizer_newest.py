@@ -1,4 +1,5 @@
 """tern's tokenizers compared with Hugging Face's: what is trained, ids and text of every part that tern reads, files in both directions."""
+import base64
 import ctypes
 import importlib.util
 import json
@@ -16,8 +17,9 @@ import skips  # noqa: E402
 
 if not importlib.util.find_spec("tokenizers"):
     skips.end("no tokenizers: run scripts/peers.sh")
-if not skips.has_part("regex"):
-    skips.end("this build has no regex")
+for part in ("regex", "unicode"):
+    if not skips.has_part(part):
+        skips.end(f"this build has no {part}")
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
@@ -137,6 +139,31 @@ def split(pattern, behavior="isolated", invert=False):
     return pre_tokenizers.Split(Regex(pattern), behavior, invert)
 
 
+def charsmap(rules):
+    """Writes SentencePiece's table of what texts become: a double array as Darts-clone has it, and the texts."""
+    units, bases, texts = {0: 0}, set(), b""
+    places = {}
+    for value in rules.values():
+        places.setdefault(value, len(texts))
+        texts += value.encode() + b"\0" if places[value] == len(texts) else b""
+
+    def place(at, keys, depth):
+        labels = sorted({key[depth] if depth < len(key) else 0 for key in keys})
+        base = next(base for base in range(1 << 20) if base not in bases and not any(base ^ label in units for label in labels))
+        bases.add(base)
+        units[at] |= (at ^ base) << 10 | (0 in labels) << 8
+        units.update({base ^ label: label for label in labels})
+        for label in labels:
+            if label:
+                place(base ^ label, [key for key in keys if depth < len(key) and key[depth] == label], depth + 1)
+            else:
+                units[base] = 1 << 31 | places[rules[next(key for key in keys if depth == len(key)).decode()]]
+
+    place(0, [key.encode() for key in rules], 0)
+    trie = b"".join(units.get(i, 0).to_bytes(4, "little") for i in range(max(units) // 256 * 256 + 256))
+    return base64.b64encode(len(trie).to_bytes(4, "little") + trie + texts).decode()
+
+
 class TokenizerNewestTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -176,6 +203,8 @@ class TokenizerNewestTest(unittest.TestCase):
                     self.assertEqual(ours.decode(want, skip), decoded)
                     self.assertEqual(ours.stream(want, skip), decoded)
             ids = [rng.randrange(size) for _ in range(20)]
+            for token in filter(lambda token: "\x00" not in token, map(peer.id_to_token, ids)):
+                self.assertEqual(LIB.tern_tokenizer_id(ours.handle, token.encode()), peer.token_to_id(token))
             self.assertEqual(ours.decode(ids, False), peer.decode(ids, skip_special_tokens=False))
 
     def test_training(self):
@@ -199,7 +228,7 @@ class TokenizerNewestTest(unittest.TestCase):
                  [pre_tokenizers.Digits(True), byte_level()], [pre_tokenizers.Digits(False)], [pre_tokenizers.Whitespace()],
                  [pre_tokenizers.WhitespaceSplit()], [pre_tokenizers.BertPreTokenizer()], [split(r"(?<=\s)\S+|^x|$\n|\p{^L}+")],
                  [pre_tokenizers.Metaspace(), byte_level(add_prefix_space=True)], [pre_tokenizers.Metaspace("e", "first"), pre_tokenizers.Metaspace("t", "always")],
-                 [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")], [split(r"x*", "contiguous")], [split(r"(?=[et])", "merged_with_next")], [split(r"x*", "merged_with_previous", True)]]
+                 [pre_tokenizers.CharDelimiterSplit("e")], [split(r"[\p{Han}]+|\p{Hiragana}+|\W+|\h{2}|\w\d")], [split(r"x*")], [split(r"x*", "contiguous")], [split(r"(?=[et])", "merged_with_next")], [split(r"x*", "merged_with_previous", True)]]
         for behavior in BEHAVIORS:
             kinds += [[pre_tokenizers.Punctuation(behavior)], [split(r"[aeiou ]", behavior)], [split(r"\w+|\d", behavior, True)], [pre_tokenizers.Split("e", behavior)]]
         for kind in kinds:
@@ -253,6 +282,105 @@ class TokenizerNewestTest(unittest.TestCase):
             peer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
             with self.subTest(normalizer=normalizer, pre_tokenizer=pre_tokenizer, fallback=fallback, fuse=fuse):
                 self.compare(peer, texts)
+
+    def affixed(self, texts):
+        """BPE whose tokens say whether they begin or end a word, as those of CLIP and of CharBPETokenizer."""
+        kinds = [(None, "</w>", [pre_tokenizers.BertPreTokenizer()], decoders.BPEDecoder("</w>")), ("##", None, [pre_tokenizers.Whitespace()], decoders.WordPiece("##", False)),
+                 ("#", "$", [pre_tokenizers.WhitespaceSplit()], decoders.BPEDecoder("$")), (None, "</w>", [split(r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"), byte_level(False)], decoders.ByteLevel())]
+        for prefix, suffix, splits, decoder in kinds:
+            for unk, fuse in ((None, False), ("<unk>", False), ("<unk>", True)):
+                affixes = {name: value for name, value in (("continuing_subword_prefix", prefix), ("end_of_word_suffix", suffix)) if value}
+                peer = Tokenizer(models.BPE(fuse_unk=fuse, **affixes, **{"unk_token": unk} if unk else {}))
+                peer.pre_tokenizer, peer.decoder = pre_tokenizers.Sequence(splits), decoder
+                peer.train_from_iterator(self.texts, trainers.BpeTrainer(vocab_size=700, limit_alphabet=200, special_tokens=["<unk>", "<s>"], show_progress=False, **affixes))
+                yield (prefix, suffix, unk, fuse), peer
+
+    def test_affixes(self):
+        texts = documents(60, 20)
+        for kind, peer in self.affixed(texts):
+            with self.subTest(kind):
+                self.compare(peer, texts)
+
+    def wordpiece(self, prefix="##", vocab_size=1500, **options):
+        peer = Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=prefix, **options))
+        peer.normalizer, peer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        peer.train_from_iterator(self.texts, trainers.WordPieceTrainer(vocab_size=vocab_size, limit_alphabet=400, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+                                                                       continuing_subword_prefix=prefix, show_progress=False))
+        peer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+        peer.decoder = decoders.WordPiece(prefix)
+        return peer
+
+    def test_wordpiece(self):
+        """BERT's kind; words that are too long; tokens from which the decoder takes blanks."""
+        texts = documents(61, 40) + ["x" * 100 + " " + "y" * 101, "ab" * 5000, "don ' t . I do not , we 've n't ! it 's ?", "[MASK]a[SEP]", ""]
+        for options, cleanup in (({}, True), (dict(prefix="@"), False), (dict(prefix="\u0301\u4e16", max_input_chars_per_word=7), True)):
+            peer = self.wordpiece(**options)
+            peer.decoder = decoders.WordPiece(options.get("prefix", "##"), cleanup)
+            peer.add_tokens([AddedToken(text, normalized=False) for text in ("do not", "'", "n't", "'s", "a . ?", "' ")] + [AddedToken("NoRthern"), AddedToken("n\u00e4", single_word=True)])
+            with self.subTest(options):
+                self.compare(peer, texts)
+
+    def test_normalizers(self):
+        """Each one beside `tokenizers`, on runs of characters that Unicode had long ago, in their order and mixed."""
+        bert = [normalizers.BertNormalizer(clean, chinese, accents, lower) for clean in (True, False) for chinese in (True, False)
+                for accents in (True, False, None) for lower in (True, False)]
+        kinds = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Lowercase(), normalizers.StripAccents(), normalizers.Nmt(), normalizers.Strip(),
+                 normalizers.Strip(left=False), normalizers.Strip(right=False), *bert, normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]),
+                 normalizers.Sequence([normalizers.NFKC(), normalizers.Sequence([normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]), normalizers.Prepend("x ")])]
+        rng = random.Random(8)
+        mixed = OLD * 2
+        rng.shuffle(mixed)
+        marks = [c for c in OLD if unicodedata.combining(c)]
+        texts = ["".join(OLD[i : i + 2000]) for i in range(0, len(OLD), 2000)] + ["".join(mixed[i : i + 500]) for i in range(0, 20000, 500)]
+        texts += ["".join(rng.choices("aeE\u0130 \x07\u00c4\u1112\u1161\u11ab\t\r\n\u3000\ufffd\x00", k=5) + rng.choices(marks, k=5) + rng.choices(OLD, k=2)) for _ in range(200)]
+        texts += documents(62, 60)
+        for kind in kinds:
+            peer = Tokenizer.from_str(self.base.to_str())
+            peer.normalizer = kind
+            ours = self.opened(peer)
+            with self.subTest(json.loads(peer.to_str())["normalizer"]):
+                for text in texts:
+                    self.assertEqual(ours.encode(text), peer.encode(text).ids, ascii(text))
+
+    def test_precompiled(self):
+        """T5's normalizer: what NFKC changes, blanks, a text of several, none, and keys that others begin with."""
+        rules = {c: unicodedata.normalize("NFKC", c) for c in OLD[:: 7] if unicodedata.normalize("NFKC", c) != c}
+        rules |= {"\t": " ", "\r": " ", "\n": " ", "\u3000": " ", "a": "b", "ab": "x", "e\u0301": "\u00e9", "\u0302": "", "\u00c4": "Ae", "\u2603": "snow man", "\U0001f1e9": "D", "x": "x", "\x07": ""}
+        marks = [c for c in OLD if unicodedata.combining(c)]
+        rng = random.Random(9)
+        texts = documents(64, 40) + ["".join(rng.choices("abeEx\u00c4 \r\n\t\u1112\u1161\u11ab\u3000\U0001f1e9\U0001f1ea\u2603\u200d\x07", k=9) + rng.choices(marks, k=3) + rng.choices(OLD, k=2)) for _ in range(800)]
+        for some in (rules, {"\u2603": "snow"}):
+            file = json.loads(self.base.to_str())
+            file["normalizer"] = dict(type="Precompiled", precompiled_charsmap=charsmap(some))
+            peer = Tokenizer.from_str(json.dumps(file))
+            ours = self.opened(peer)
+            for text in texts:
+                self.assertEqual(ours.encode(text), peer.encode(text).ids, ascii(text))
+
+    def unigram(self, **more):
+        """What is learnt from texts without most characters."""
+        peer = Tokenizer(models.Unigram())
+        peer.pre_tokenizer = pre_tokenizers.Metaspace()
+        peer.train_from_iterator(["".join(c for c in text if c < "\u0250") for text in self.texts], trainers.UnigramTrainer(
+            vocab_size=900, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False))
+        file = json.loads(peer.to_str())
+        file["model"].update(more)
+        return file
+
+    def test_unigram(self):
+        """T5's kind, and XLM-R's and ALBERT's; with byte_fallback; a text as one word; a token that is in the vocabulary twice."""
+        texts, every = documents(63, 40) + ["\u2603\u2603\u2603", "a\u2603b", "<unk>\u2603", "</s> x"], [f"<0x{b:02X}>" for b in range(256)]
+        for fallback in (False, True):
+            for splits in ([pre_tokenizers.Metaspace()], [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()], None):
+                file = self.unigram(byte_fallback=fallback)
+                if fallback:
+                    file["model"]["vocab"] += [[text, -30.0] for text in every] + [["tern", -20.0], ["tern", -5.0]]
+                peer = Tokenizer.from_str(json.dumps(file))
+                peer.pre_tokenizer = pre_tokenizers.Sequence(splits or [])
+                peer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Replace("\u2581", " "), decoders.Fuse()]) if fallback else decoders.Metaspace()
+                peer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+                with self.subTest(fallback=fallback, splits=splits):
+                    self.compare(peer, texts)
 
     def test_gpt2_files(self):
         """vocab.json and merges.txt, as GPT-2 has them."""

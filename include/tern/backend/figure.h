@@ -7,7 +7,7 @@
 
 #include <tern/report.h>
 
-#define TERN_FIGURE_ABI    4
+#define TERN_FIGURE_ABI    5
 #define TERN_FIGURE_SYMBOL "tern_figure_plugin"
 
 /* Receives a PNG: `write` takes its next bytes, and returns false if it cannot take any more. */

@@ -15,8 +15,8 @@
 #define TRIES 3 /* timed runs; the fastest counts */
 
 /* From the one that takes the most cases to the fastest ones, which take few. */
-const tern__conv_algorithm *const tern__conv_algorithms[] = {&tern__conv_direct, &tern__conv_winograd,
-                                                             &tern__conv_tiles, &tern__conv_taps, NULL};
+const tern__conv_algorithm *const tern__conv_algorithms[] = {
+    &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles, &tern__conv_taps, &tern__conv_unfold, NULL};
 
 /* ---- cases ---- */
 

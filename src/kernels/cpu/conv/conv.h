@@ -1,6 +1,6 @@
 /* conv.h - a convolution as the algorithms of this folder see it: oneDNN's direct one (direct.c),
- * Winograd's (winograd.c), products of tiles (tiles.c) and sums over taps (taps.c). choice.h chooses which
- * of them computes a case. */
+ * Winograd's (winograd.c), products of tiles (tiles.c), sums over taps (taps.c) and products of unfolded
+ * windows (unfold.c). choice.h chooses which of them computes a case. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_H
 #define TERN_SRC_KERNELS_CPU_CONV_H
 
@@ -38,7 +38,8 @@ typedef struct tern__conv_algorithm {
     int (*run)(tern__conv *c);
 } tern__conv_algorithm;
 
-extern const tern__conv_algorithm tern__conv_direct, tern__conv_winograd, tern__conv_tiles, tern__conv_taps;
+extern const tern__conv_algorithm tern__conv_direct, tern__conv_winograd, tern__conv_tiles, tern__conv_taps,
+    tern__conv_unfold;
 
 /* The first of the attributes' three numbers that is used: depth's, or height's. */
 static inline int tern__conv_first_axis(const tern__conv *c)

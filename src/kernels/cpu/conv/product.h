@@ -24,6 +24,19 @@ typedef struct tern__conv_product {
 
 void tern__conv_multiply(const tern__conv_product *p);
 
+/* sums[o] = or += bias[o] + sum over taps t and c of weight[weight_of[t]][c][o] in[in_of[t]][c], at places of
+ * `in` and `sums` that may be anywhere; pitches, width and weights as above. bias: NULL, or of a group. */
+typedef struct tern__conv_places {
+    const float *weight, *bias;
+    int64_t blocks, width;
+    int64_t in_pitch, sum_pitch;
+    int64_t taps;
+    const int64_t *in_of, *weight_of;
+    bool add;
+} tern__conv_places;
+
+#define TERN__CONV_PLACES 8 /* enough for a panel of any width */
+
 /* The gradient of `weight`, = or +=, from `in` and the gradients of the sums. */
 void tern__conv_multiply_back(const tern__conv_product *p, float *dw);
 

@@ -11,10 +11,12 @@
 #ifdef TERN__SLIM
 #define OUTPUTS   16
 #define POSITIONS 6
-#define INPUTS    4 /* inputs of a gradient's panel */
+#define PLACES    6
+#define INPUTS    6 /* most inputs of a gradient's panel */
 #else
 #define OUTPUTS   32
 #define POSITIONS 14
+#define PLACES    8
 #define INPUTS    8
 #endif
 #define VECTORS (OUTPUTS / LANES)
@@ -97,38 +99,114 @@ TERN__SIMD static void panels_sum(const tern__conv_product *p, int64_t out, int6
         sum_by_step(p, out, TERN__PARTS, in, sums, positions);
 }
 
+/* ---- sums over taps and channels ---- */
+
+/* A panel whose positions each have a register for their address. */
+TERN__INLINE void sum_places_panel(const tern__conv_places *p, int64_t out, int vectors,
+                                   const float *const *in, float *const *sums, int places)
+{
+    const int64_t width = p->width;
+    tern__lanes sum[PLACES][VECTORS] = {{{0}}}, weight[VECTORS];
+    for (int64_t t = 0; t < p->taps; t++) {
+        const float *w = p->weight + p->weight_of[t] + out, *at[PLACES];
+        EACH(i, places) at[i] = in[i] + p->in_of[t];
+        for (int64_t b = 0; b < p->blocks; b++) {
+            for (int64_t c = 0; c < BLOCK; c++, w += width) {
+                EACH(v, vectors) weight[v] = tern__lanes_load(w + v * LANES, LANES);
+                EACH(i, places)
+                {
+                    tern__lanes value = at[i][c] - (tern__lanes){0};
+                    EACH(v, vectors) sum[i][v] += weight[v] * value;
+                }
+            }
+            EACH(i, places) at[i] += p->in_pitch;
+        }
+    }
+    EACH(i, places) EACH(v, vectors)
+    {
+        int o = v * LANES;
+        if (p->bias) sum[i][v] += tern__lanes_load(p->bias + out + o, LANES);
+        tern__lanes_put(sums[i] + o / BLOCK * p->sum_pitch + o % BLOCK, sum[i][v], LANES, p->add);
+    }
+}
+
+#define PLACES_CASE(count)                                                                                   \
+    case count: sum_places_panel(p, out, vectors, in, sums, count); break;
+
+TERN__INLINE void sum_by_places(const tern__conv_places *p, int64_t out, int vectors, const float *const *in,
+                                float *const *sums, int count)
+{
+    switch (count) {
+        PLACES_CASE(1)
+        PLACES_CASE(2)
+        PLACES_CASE(3)
+        PLACES_CASE(4)
+        PLACES_CASE(5)
+        PLACES_CASE(6)
+#if PLACES > 6
+        PLACES_CASE(7)
+        PLACES_CASE(8)
+#endif
+    }
+}
+
+TERN__SIMD static void panels_sum_places(const tern__conv_places *p, int64_t out, int64_t outputs,
+                                         const float *const *in, float *const *sums, int count)
+{
+    if (OUTPUTS == BLOCK || outputs == OUTPUTS)
+        sum_by_places(p, out, VECTORS, in, sums, count);
+    else
+        sum_by_places(p, out, TERN__PARTS, in, sums, count);
+}
+
 /* ---- sums over positions ---- */
 
-TERN__INLINE void sum_back_panel(const tern__conv_product *p, int64_t out, int vectors, int64_t c, float *dw)
+/* The gradients of `inputs` inputs from `c` on, all in one block. */
+TERN__INLINE void sum_back_panel(const tern__conv_product *p, int64_t out, int vectors, int64_t c, int inputs,
+                                 float *dw)
 {
     const float *in = p->in + c / BLOCK * p->in_pitch + c % BLOCK;
     const float *dy = p->sums + out / BLOCK * p->sum_pitch;
+    const int64_t columns = p->columns, in_step = p->in_step, sum_step = p->sum_step, width = p->width;
+    const bool add = p->add;
     tern__lanes sum[INPUTS][VECTORS] = {{{0}}}, grad[VECTORS];
     for (int64_t r = 0; r < p->rows; r++, in += p->in_row, dy += p->sum_row)
-        for (int64_t t = 0; t < p->columns; t++) {
+        for (int64_t t = 0; t < columns; t++) {
             EACH(v, vectors)
             {
                 int o = v * LANES;
-                grad[v] =
-                    tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * p->sum_step + o % BLOCK, LANES);
+                grad[v] = tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * sum_step + o % BLOCK, LANES);
             }
-            EACH(i, INPUTS)
+            EACH(i, inputs)
             {
-                tern__lanes value = in[t * p->in_step + i] - (tern__lanes){0};
+                tern__lanes value = in[t * in_step + i] - (tern__lanes){0};
                 EACH(v, vectors) sum[i][v] += grad[v] * value;
             }
         }
-    EACH(i, INPUTS)
-    EACH(v, vectors) tern__lanes_put(dw + (c + i) * p->width + out + v * LANES, sum[i][v], LANES, p->add);
+    EACH(i, inputs)
+    EACH(v, vectors) tern__lanes_put(dw + (c + i) * width + out + v * LANES, sum[i][v], LANES, add);
+}
+
+/* A block of inputs in panels of nearly equal size. */
+TERN__INLINE void sum_back_block(const tern__conv_product *p, int64_t out, int vectors, int64_t c, float *dw)
+{
+#ifdef TERN__SLIM
+    sum_back_panel(p, out, vectors, c, 6, dw);
+    sum_back_panel(p, out, vectors, c + 6, 5, dw);
+    sum_back_panel(p, out, vectors, c + 11, 5, dw);
+#else
+    for (int64_t i = 0; i < BLOCK; i += INPUTS) sum_back_panel(p, out, vectors, c + i, INPUTS, dw);
+#endif
 }
 
 TERN__SIMD static void sum_back(const tern__conv_product *p, int64_t out, int64_t outputs, float *dw)
 {
-    for (int64_t c = 0; c < p->blocks * BLOCK; c += INPUTS)
+    for (int64_t c = 0; c < p->blocks * BLOCK; c += BLOCK)
         if (OUTPUTS == BLOCK || outputs == OUTPUTS)
-            sum_back_panel(p, out, VECTORS, c, dw);
+            sum_back_block(p, out, VECTORS, c, dw);
         else
-            sum_back_panel(p, out, TERN__PARTS, c, dw);
+            sum_back_block(p, out, TERN__PARTS, c, dw);
 }
 
-const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {OUTPUTS, POSITIONS, panels_sum, sum_back};
+const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {OUTPUTS,    POSITIONS,         PLACES,
+                                                                   panels_sum, panels_sum_places, sum_back};

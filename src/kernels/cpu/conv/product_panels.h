@@ -7,9 +7,13 @@
 
 typedef struct tern__product_panels {
     int64_t outputs, positions; /* most outputs and positions of a panel; outputs are 16 or 32 */
+    int places;                 /* most scattered places */
     /* Sums a row's positions, the first at in and sums, for outputs from `out` on. */
     void (*sum)(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in, float *sums,
                 int64_t positions);
+    /* Sums at up to `places` places, for outputs from `out` on. */
+    void (*sum_places)(const tern__conv_places *p, int64_t out, int64_t outputs, const float *const *in,
+                       float *const *sums, int count);
     /* The gradients of all inputs' weights for outputs from `out` on. */
     void (*sum_back)(const tern__conv_product *p, int64_t out, int64_t outputs, float *dw);
 } tern__product_panels;

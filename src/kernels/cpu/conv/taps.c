@@ -51,15 +51,15 @@ static bool is_winograds(const tern__conv *c)
     return !c->call->device->conv.exact && winograd->takes(c) && winograd->pays(c);
 }
 
-/* Without code for the CPU oneDNN multiplies matrices between copies. Its gradients with eight floats per
- * vector reach a fifth to a half of the speed here on volumes of few channels: sums stay in registers over
- * the positions, as fast as with sixteen floats. With few positions most of the time goes into storing the
- * sums. */
+/* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its strided
+ * convolutions reach half of the speed here, and its gradients of weights on volumes of few channels a fifth
+ * to a half: sums stay in registers, as fast as with sixteen floats. With few positions most of the time goes
+ * into storing the sums. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
-    bool gradient = is_gradient_of_taps(c) || (is_strided(c) && c->op[TERN__CONV_X].result);
-    return gradient && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
+    bool slow = is_gradient_of_taps(c) || (is_strided(c) && !c->op[TERN__CONV_W].result);
+    return slow && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 
 static bool taps_pays(const tern__conv *c)

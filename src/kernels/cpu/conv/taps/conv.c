@@ -9,6 +9,7 @@
  * them. Threads share images, their sheets and groups of 32 outputs, and if these are few, bands of rows.
  * Every output is a sum in the fixed order of inputs and taps, so no bit depends on how work is divided. */
 #include "kernels/cpu/conv/taps/conv.h"
+#include "kernels/cpu/conv/taps/places.h"
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
@@ -166,6 +167,15 @@ static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
     return to;
 }
 
+/* Whether a tap's products are short, and their sums are better kept in registers. */
+static bool is_strided(const job *j)
+{
+    bool strided = false;
+    for (int axis = 0; axis < TERN__TAPS_AXES; axis++)
+        strided = strided || j->space.axis[axis].in_stride > 1 || j->space.axis[axis].out_stride > 1;
+    return strided && tern__taps_places_takes(&j->space);
+}
+
 int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
                const tern__view *y, const tern__view *bias)
 {
@@ -173,6 +183,10 @@ int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w,
     if (bias) j.bias = bias->data;
     j.packed = packed_weights(&j, w, offset);
     if (!j.packed) return TERN_E_MEMORY;
+    if (is_strided(&j)) {
+        tern__taps_places(call, j.in, j.out, &j.space, &j.w, j.packed, j.bias);
+        return TERN_OK;
+    }
     int64_t parts = j.out->shape[0] * j.space.axis[TERN__TAPS_SHEETS].out * j.bands * j.groups;
 #pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
     for (int t = 0; t < j.threads; t++) taps_compute(&j, parts * t / j.threads, parts * (t + 1) / j.threads);

@@ -1,0 +1,12 @@
+# Writes the bytes of FILES into the header OUT, as an array `template_files` of {name, bytes, count}.
+set(arrays)
+set(rows)
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME)
+  string(MAKE_C_IDENTIFIER ${name} id)
+  file(READ ${file} hex HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+  string(APPEND arrays "static const unsigned char ${id}[] = {${bytes}};\n")
+  string(APPEND rows "    {\"${name}\", ${id}, sizeof(${id})},\n")
+endforeach()
+file(WRITE ${OUT} "${arrays}static const template_file template_files[] = {\n${rows}};\n")
