@@ -1,6 +1,7 @@
 /* machine.c - peak arithmetic and copy rates of the CPU. */
 #include "bench/machine.h"
 
+#include "kernels/cpu/widths.h"
 #include "kernels/kernel.h"
 
 #include <unistd.h>
@@ -43,7 +44,7 @@ DEFINE_RUN(run_any, 16, )
 static double run_core(float seed)
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("x86-64-v4")) return run_v4(seed);
+    if (tern__is_wide()) return run_v4(seed);
     if (__builtin_cpu_supports("x86-64-v3")) return run_v3(seed);
 #endif
     return run_any(seed);

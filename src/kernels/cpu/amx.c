@@ -1,12 +1,11 @@
 /* amx.c - detects the tile unit, and multiplies blocks of tiles. */
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/widths.h"
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,19 +14,11 @@
 
 static bool has;
 
-/* The limit that the user sets for oneDNN's instruction set applies here as well. */
-static bool is_forbidden(void)
-{
-    const char *name = getenv("ONEDNN_MAX_CPU_ISA");
-    if (!name) name = getenv("DNNL_MAX_CPU_ISA");
-    return name && !strstr(name, "AMX") && strcmp(name, "ALL") != 0 && strcmp(name, "DEFAULT") != 0;
-}
-
 static void amx_find(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;
     bool cpu = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_TILE) && (d & bit_AMX_BF16);
-    has = cpu && __builtin_cpu_supports("x86-64-v4") && !is_forbidden() &&
+    has = cpu && __builtin_cpu_supports("x86-64-v4") && tern__isa_allows("AMX") &&
           syscall(SYS_arch_prctl, ASK_PERMISSION, TILE_DATA) == 0;
 }
 

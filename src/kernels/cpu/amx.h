@@ -14,8 +14,8 @@
 #define TERN__AMX_TILE  (TERN__AMX_ROWS * TERN__AMX_DEPTH * 2) /* bytes of a tile */
 #define TERN__AMX_SUMS  (4 * TERN__AMX_ROWS * TERN__AMX_ROWS)  /* floats of a block */
 
-/* Whether the CPU has the unit, the operating system lets this process use it, and ONEDNN_MAX_CPU_ISA
- * names no lesser instruction set. */
+/* Whether the CPU has the unit, and the operating system and the user (tern__isa_allows) let this process use
+ * it. */
 bool tern__amx_has(void);
 
 /* A thread opens its tiles before its first block and closes them after its last. */

@@ -5,9 +5,9 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/dnnl_api.h"
 #include "kernels/cpu/signals.h"
+#include "kernels/cpu/widths.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -63,9 +63,8 @@ static void avoid_amx_without_tiles(void)
 {
 #ifdef __x86_64__
     unsigned a = 0, b = 0, c = 0, d = 0;
-    bool named = getenv("ONEDNN_MAX_CPU_ISA") || getenv("DNNL_MAX_CPU_ISA");
     bool has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_TILE);
-    if (named || !has_amx || (__get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a > 0)) return;
+    if (tern__isa_is_named() || !has_amx || (__get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a > 0)) return;
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
 #endif
 }
