@@ -12,6 +12,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.abspath(os.environ.get("TERN_BUILD", os.path.join(HERE, "..", "..", "build")))
 TERN = os.path.join(BUILD, "tern")
 DEBIAN_PYTHON = "/usr/bin/python3"
+CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+NEWEST_PYTHON = os.path.join(os.environ.get("TERN_PEERS") or os.path.join(CACHE, "tern-peers"), "bin", "python")  # scripts/peers.sh
 SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
 # Batch per rank, timed steps.
 STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2), "vit": (8, 6), "gpt2": (8, 10), "llama": (8, 10)}
@@ -195,10 +197,16 @@ def find_torches(python, folder):
     return [Torch(python, version, folder, way, environment) for way in ways], notes
 
 
+def find_pythons():
+    """Returns Debian's Python and that of a newer PyTorch: TORCH_PYTHON, or what scripts/peers.sh has installed."""
+    newer = os.environ.get("TORCH_PYTHON") or (NEWEST_PYTHON if os.access(NEWEST_PYTHON, os.X_OK) else None)
+    return [DEBIAN_PYTHON] + [newer] * bool(newer)
+
+
 def find_peers(folder, words=()):
     """Returns the installed peers, limited to names that contain any of `words` if given, and a note for each that is missing."""
     peers, absent = [Tern()], []
-    for python in filter(None, (DEBIAN_PYTHON, os.environ.get("TORCH_PYTHON"))):
+    for python in find_pythons():
         torches, notes = find_torches(python, folder)
         peers += torches
         absent += notes

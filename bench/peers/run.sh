@@ -12,8 +12,9 @@
 # --large    also a 3-D U-Net on 32x160x160, ResNet-50 and DeepLabV3 on 257x257: 10 more minutes per round
 # --demo     also the demo's 4 epochs (examples/02_fashion, fashion.py): 5 more minutes per round for each PyTorch
 # --profile  profiles the kernels of tern's steps, compared with the core's measured peak and copy bandwidth
-# TORCH_PYTHON=/path/to/python3 adds another PyTorch to Debian's, and torch.compile, which needs a C++ compiler; TERN_BUILD is the build folder
-# (default: build). ./scripts/setup.sh bench installs the peers. Every rank has one thread. Run it on an idle machine: on a busy one, compare
+# Peers are Debian's PyTorch and the newest, which scripts/peers.sh installs and which also runs compiled (that needs a C++ compiler);
+# TORCH_PYTHON=/path/to/python3 is another instead of the newest. TERN_BUILD is the build folder (default: build). ./scripts/setup.sh bench
+# installs the other peers. Every rank has one thread. Run it on an idle machine: on a busy one, compare
 # CPU times instead of step times.
 set -eu
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1

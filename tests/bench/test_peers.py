@@ -162,7 +162,18 @@ class Peers(unittest.TestCase):
         self.assertEqual(names[0], "tern")
         self.assertRegex(names[1], r"^PyTorch \d[\w.]+$")
         self.assertEqual(names[2], f"{names[1]} channels_last")
-        self.assertEqual(some, ["tern", names[2]])
+        self.assertEqual(some, ["tern", *(name for name in names if name.endswith("channels_last"))])
+
+    def test_the_newest_pytorch_takes_part_where_it_is_installed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            newest = os.path.join(folder, "python")
+            with mock.patch.object(peers, "NEWEST_PYTHON", newest), mock.patch.dict(os.environ):
+                os.environ.pop("TORCH_PYTHON", None)
+                self.assertEqual(peers.find_pythons(), [peers.DEBIAN_PYTHON])
+                os.symlink(sys.executable, newest)
+                self.assertEqual(peers.find_pythons(), [peers.DEBIAN_PYTHON, newest])
+                os.environ["TORCH_PYTHON"] = "/another/python3"
+                self.assertEqual(peers.find_pythons(), [peers.DEBIAN_PYTHON, "/another/python3"])
 
     def test_a_net_that_cannot_be_compiled_is_left_out(self):
         def fail(*argv, **options):

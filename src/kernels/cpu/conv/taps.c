@@ -51,10 +51,10 @@ static bool is_winograds(const tern__conv *c)
     return !c->call->device->conv.exact && winograd->takes(c) && winograd->pays(c);
 }
 
-/* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its strided
- * convolutions reach half of the speed here, and its gradients of weights on volumes of few channels a fifth
- * to a half: sums stay in registers, as fast as with sixteen floats. With few positions most of the time goes
- * into storing the sums. */
+/* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its
+ * strided convolutions reach half of the speed here, and its gradients of weights on volumes of few channels
+ * a fifth to a half: sums stay in registers, as fast as with sixteen floats. With few positions most of the
+ * time goes into storing the sums. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
