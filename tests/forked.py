@@ -4,7 +4,8 @@
 
 Passes its open descriptors, working folder and environment, waits, and ends as the test does; the test is killed when this is. The
 first one starts the server. Variables that are read when a process starts (OMP_NUM_THREADS, LD_PRELOAD, PYTHONPATH ..) are those of
-the server, so each environment has a server of its own: only what tern reads and what tells ranks apart may differ.
+the server, so each environment has a server of its own: only what tern reads and what tells ranks apart may differ. So has each Python
+(peers.py).
 """
 import contextlib
 import fcntl
@@ -20,6 +21,7 @@ import zlib
 OWN = r"(TERN|TORCHELASTIC|MASTER)_|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE|NAME)$"
 LENGTH = struct.Struct("=Q")  # of a request: the working folder, numbers of descriptors, the number of arguments, they, and the environment
 STATUS = struct.Struct("=i")  # as of os.waitstatus_to_exitcode
+is_fork = False  # set by forkserver.py
 
 
 def interpreter():
@@ -30,7 +32,7 @@ def interpreter():
 
 def server_name():
     start = sorted(item for item in os.environ.items() if not re.match(OWN, item[0]))
-    return f"forkserver-{zlib.crc32(repr(start).encode()):08x}"
+    return f"forkserver-{zlib.crc32(repr((sys.executable, start)).encode()):08x}"
 
 
 def server_start(path):

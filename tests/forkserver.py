@@ -14,9 +14,10 @@ import sys
 import threading
 import types
 
+import forked
 from forked import LENGTH, STATUS, server_name
 
-IMPORTED = "unittest", "numpy", "torch", "torchvision"
+IMPORTED = "unittest", "numpy", "torch", "torchvision", "transformers.modeling_utils", "peft"
 IDLE = 10
 LIBC = ctypes.CDLL(None)
 
@@ -85,6 +86,7 @@ def serve(listener, folder):
 
 def become(descriptors, request):
     """Makes this process what the client is. Returns the script."""
+    forked.is_fork = True
     cwd, numbers, count, *rest = request
     numbers = [int(number) for number in numbers.split()]
     above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for descriptor in descriptors]

@@ -23,6 +23,8 @@ function(set_processors)
     set(cost 1)
     if(test MATCHES "${long}")
       set(cost 1.5)
+    elseif("single" IN_LIST labels AND test MATCHES "_(newest|peers)$") # near each other, or their server ends, whose imports take six seconds
+      set(cost 1.2)
     endif()
     if(NOT test MATCHES "${chooses}|^(cli|launchers)/") # programs of those set their own
       list(APPEND around OMP_WAIT_POLICY=passive)

@@ -1,7 +1,8 @@
 /* compat.h - what differs between the versions of PyTorch: 1.13, 2.6 and the newest. */
 #pragma once
 
-#include <torch/extension.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/utils/pybind.h> /* torch/extension.h would include all of libtorch: twice the time */
 #include <torch/version.h>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

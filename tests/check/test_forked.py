@@ -83,6 +83,19 @@ class Forked(folder.InFolder):
             self.assertEqual(values, [str(around[i % 4].get(name, os.environ.get(name))) for name in ("TERN_X", "OMP_NUM_THREADS")])
             self.assertEqual(server, runs[max(1, i % 4)][0])
 
+    def test_the_peers_python_has_a_server_of_its_own(self):
+        self.idle(20)
+        peers = os.path.join(self.folder, "peers")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", peers], check=True)
+        text = "import peers\npeers.enter()\nimport os, sys\nprint(sys.prefix, sys.argv[1:], os.getppid())\nsys.exit(3)"
+        path, self.arguments = self.script("peers", text), ("an argument", "")
+        got = [self.run_script(path, TERN_PEERS=peers) for _ in range(2)]
+        self.assertEqual([end.returncode for end in got], [3, 3], got[0].stderr)
+        self.assertEqual(got[0].stdout, got[1].stdout)  # the same server
+        alone = self.run_script(path, (sys.executable,), TERN_PEERS=peers)
+        self.assertEqual(got[0].stdout.split()[:-1], alone.stdout.split()[:-1])
+        self.assertEqual(len([name for name in os.listdir(self.folder) if name.startswith("forkserver-")]), 2)
+
     def becomes_true(self, condition):
         end = time.monotonic() + 20
         while not condition() and time.monotonic() < end:
