@@ -12,6 +12,7 @@
 #include "kernels/cpu/conv/taps/places.h"
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/widths.h"
 #include "kernels/pack.h"
 
 #define CHUNK 128 /* inputs that are multiplied at once */
@@ -167,13 +168,14 @@ static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
     return to;
 }
 
-/* Whether a tap's products are short, and their sums are better kept in registers. */
+/* Whether a tap's products are short, and their sums are better kept in registers. Measured with eight floats
+ * per vector only. */
 static bool is_strided(const job *j)
 {
     bool strided = false;
     for (int axis = 0; axis < TERN__TAPS_AXES; axis++)
         strided = strided || j->space.axis[axis].in_stride > 1 || j->space.axis[axis].out_stride > 1;
-    return strided && tern__taps_places_takes(&j->space);
+    return strided && !tern__is_wide() && tern__taps_places_takes(&j->space);
 }
 
 int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
