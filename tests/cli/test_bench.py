@@ -208,10 +208,10 @@ class Step(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             cache = os.path.join(folder, "tern", "conv.jsonl")
-            self.check_algorithms(rows("--deterministic", TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles", "taps"})
+            self.check_algorithms(rows("--deterministic", TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles", "taps", "unfold"})
             self.assertFalse(os.path.exists(cache))  # nothing was measured
-            self.check_algorithms(rows("--exact-conv", TERN_CONV_CACHE=f"{cache}.exact"), {"direct", "taps"})
-            self.check_algorithms(rows(TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles", "taps"})
+            self.check_algorithms(rows("--exact-conv", TERN_CONV_CACHE=f"{cache}.exact"), {"direct", "taps", "unfold"})
+            self.check_algorithms(rows(TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles", "taps", "unfold"})
             if os.path.exists(cache):  # this CPU has several algorithms
                 with open(cache) as file:
                     cases = len([json.loads(line) for line in file])
