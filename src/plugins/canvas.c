@@ -44,6 +44,11 @@ void tern__canvas_text(cairo_t *cr, const char *text, double centre, double base
     cairo_show_text(cr, text);
 }
 
+void tern__canvas_grey(cairo_t *cr, double level)
+{
+    cairo_set_source_rgb(cr, level, level, level);
+}
+
 /* Colours of which the first ones can be told apart by people who cannot see red or green, too (Okabe and Ito
  * 2008). */
 void tern__canvas_colour(cairo_t *cr, int i, double alpha)

@@ -74,11 +74,6 @@ static void find_axes(const tern_chart *chart, double top, axis *x, axis *y)
 
 /* ---- axes ---- */
 
-static void grey(cairo_t *cr, double level)
-{
-    cairo_set_source_rgb(cr, level, level, level);
-}
-
 static void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1)
 {
     cairo_move_to(cr, floor(x0) + 0.5, floor(y0) + 0.5);
@@ -105,27 +100,27 @@ static void draw_axes(cairo_t *cr, const axis *x, const axis *y)
     cairo_set_line_width(cr, 1);
     for (int i = 0; i <= tick_count(y); i++) {
         double at = chart_place(y, y->low + i * y->step);
-        grey(cr, i ? 0.88 : 0.35);
+        tern__canvas_grey(cr, i ? 0.88 : 0.35);
         draw_line(cr, x->from, at, x->to, at);
         tick_text(y, i, text, sizeof(text));
         cairo_text_extents(cr, text, &size);
-        grey(cr, 0.3);
+        tern__canvas_grey(cr, 0.3);
         cairo_move_to(cr, x->from - 10 - size.x_advance, at + 4);
         cairo_show_text(cr, text);
     }
     for (int i = 0; i <= tick_count(x); i++) {
         double at = chart_place(x, x->low + i * x->step);
-        grey(cr, 0.35);
+        tern__canvas_grey(cr, 0.35);
         draw_line(cr, at, y->from, at, y->from + 5);
         tick_text(x, i, text, sizeof(text));
-        grey(cr, 0.3);
+        tern__canvas_grey(cr, 0.3);
         tern__canvas_text(cr, text, at, y->from + 20);
     }
 }
 
 static void draw_labels(cairo_t *cr, const tern_chart *chart)
 {
-    grey(cr, 0.15);
+    tern__canvas_grey(cr, 0.15);
     tern__canvas_text(cr, chart->x_label, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 16);
     cairo_save(cr);
     cairo_translate(cr, 24, (TOP + HEIGHT - BOTTOM) / 2.0);
@@ -186,7 +181,7 @@ static int lay_out_legend(cairo_t *cr, const tern_chart *chart, bool draws)
         if (draws) {
             set_line(cr, i, 3);
             draw_line(cr, at, y, at + 22, y);
-            grey(cr, 0.15);
+            tern__canvas_grey(cr, 0.15);
             cairo_move_to(cr, at + 29, y + 5);
             cairo_show_text(cr, chart->curves[i].name);
         }

@@ -13,11 +13,6 @@
 #define FONT   13
 #define SLANT  (-M_PI / 6) /* of names that are wider than their column */
 
-static void grey(cairo_t *cr, double level)
-{
-    cairo_set_source_rgb(cr, level, level, level);
-}
-
 static double text_width(cairo_t *cr, const char *text)
 {
     cairo_text_extents_t size;
@@ -51,11 +46,11 @@ static void draw_cell(cairo_t *cr, const tern_confusion_chart *c, int row, int c
     cairo_set_source_rgb(cr, 1 - share, 1 - 0.55 * share, 1 - 0.30 * share);
     cairo_fill_preserve(cr);
     cairo_set_line_width(cr, 1);
-    grey(cr, 0.85);
+    tern__canvas_grey(cr, 0.85);
     cairo_stroke(cr);
     if (!count) return;
     snprintf(text, sizeof(text), "%.*f", share < 0.0995, 100 * share);
-    grey(cr, share > 0.55 ? 1 : 0.15);
+    tern__canvas_grey(cr, share > 0.55 ? 1 : 0.15);
     tern__canvas_text(cr, text, x + width / 2, y + height / 2 + 5);
 }
 
@@ -63,7 +58,7 @@ static void draw_names(cairo_t *cr, const tern_confusion_chart *c, double width,
 {
     bool fit = true;
     for (int i = 0; i < c->classes; i++) fit = fit && text_width(cr, c->names[i]) < width - 6;
-    grey(cr, 0.15);
+    tern__canvas_grey(cr, 0.15);
     for (int i = 0; i < c->classes; i++) {
         draw_text_to(cr, c->names[i], LEFT - 8, TOP + (i + 0.5) * height + 5);
         double x = LEFT + (i + 0.5) * width, y = HEIGHT - BOTTOM + 18;

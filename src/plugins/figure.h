@@ -16,6 +16,8 @@ cairo_t *tern__canvas_new(double width, double height);
 int tern__canvas_save(cairo_t *cr, const tern_figure_out *out, char *why, size_t why_size);
 /* Draws `text` centred on the x coordinate `centre`. */
 void tern__canvas_text(cairo_t *cr, const char *text, double centre, double baseline);
+/* Selects a grey: 0 is black. */
+void tern__canvas_grey(cairo_t *cr, double level);
 #define TERN__COLOURS 10 /* of the palette */
 /* Selects colour i of the palette, which begins again after the last. */
 void tern__canvas_colour(cairo_t *cr, int i, double alpha);
