@@ -64,6 +64,14 @@ class PkgConfig(Prefix):
         self.assertNotIn("libtern", call("ldd", program, env=alone))
         self.check_training(call(program, env=alone))
 
+    def test_examples(self):
+        """They are built where they were installed."""
+        doc = os.path.join(self.prefix, cached("CMAKE_INSTALL_DATADIR") or "share", "doc", "tern", "examples")
+        build = os.path.join(self.folder, "examples")
+        call("cmake", "-S", doc, "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_C_FLAGS={' '.join(sanitizer())}", env=self.env)
+        call("cmake", "--build", build, "--target", "05_basic", "train_classifier")
+        call(os.path.join(self.prefix, "bin", "tern"), "run", "-n", "2", os.path.join(build, "examples", "05_basic"), env=self.running)
+
     def test_alone(self):
         self.check_training(call(self.program, env=self.running))
 
