@@ -41,10 +41,13 @@ const tern__cli_page tern__new_page = {
     options,
 };
 
-/* CMake's targets and C's files may be named so. */
+/* A target of CMake may be named so. */
 static bool is_name(const char *name)
 {
+    static const char *const taken[] = {"all",  "clean",   "edit_cache",    "help",
+                                        "test", "install", "rebuild_cache", "package"};
     bool is_good = isalpha((unsigned char)*name);
+    for (size_t i = 0; i < TERN__COUNT(taken); i++) is_good = is_good && strcmp(name, taken[i]) != 0;
     for (const char *c = name; *c; c++) is_good = is_good && (isalnum((unsigned char)*c) || strchr("_-", *c));
     return is_good && strlen(name) <= 64;
 }
@@ -79,7 +82,10 @@ int tern__cli_new(int argc, char **argv)
     const char *name = argv[optind];
     if (!is_name(name)) {
         tern__cli_complain(
-            FUNC, "expected a name of letters, digits, - and _ that begins with a letter, got \"%s\"", name);
+            FUNC,
+            "expected a name of letters, digits, - and _ that begins with a letter and is no target of "
+            "CMake's, got \"%s\"",
+            name);
         return TERN__EXIT_USAGE;
     }
     if (mkdir(name, 0777)) {
@@ -89,8 +95,11 @@ int tern__cli_new(int argc, char **argv)
     for (size_t i = 0; i < sizeof(template_files) / sizeof(*template_files) && !err.code; i++)
         file_write(&template_files[i], name, &err);
     if (tern_error_print(&err)) return TERN__EXIT_FAILED;
-    printf("wrote %s: next\n\n    cd %s\n    cmake -B build && cmake --build build\n    tern run -n 2 "
-           "build/%s\n",
+    printf("wrote %s; next, as README.md in it says:\n\n"
+           "    cd %s\n"
+           "    cmake -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build    # PREFIX: tern's, if not "
+           "/usr\n"
+           "    tern run -n 2 build/%s\n",
            name, name, name);
     return tern__cli_flush(FUNC);
 }

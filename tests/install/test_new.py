@@ -2,6 +2,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -60,17 +61,48 @@ class New(unittest.TestCase):
         with open(path) as file:
             kept = file.read()
         self.addCleanup(lambda: open(path, "w").write(kept))
-        for line in ("1,2,x", "1,2,3,4,", "1,2,three,4,x", "1,2,3,4,5,6", "1,2,3,4," + "x" * 40):
+        for line in ("1,2,x", "1,2,3,4,", "1,2,three,4,x", "1,nan,3,4,x", "1,1e40,3,4,x", "1,2,3,4,5,6", "1,2,3,4," + "x" * 40):
             with self.subTest(line=line), open(path, "w") as file:
                 file.write(kept + line + "\n")
                 file.flush()
                 done = subprocess.run(["build/my-irises"], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=60)
                 self.assertEqual((done.returncode, done.stderr),
-                                 (1, f'tern: data_open: data.csv:151: expected 4 numbers and a class, got "{line}"\n'))
+                                 (1, f'tern: data_open: data.csv:151: expected 4 finite numbers and a class, got "{line}"\n'))
+
+    def test_lines_that_mean_nothing(self):
+        """A first line of names, empty lines, blanks at the end; the order of the classes is not that of the rows."""
+        losses, said = self.train("3")
+        self.assertIn("120 + 30 rows of 4 numbers, classes: setosa, versicolor, virginica\n", said)
+        path = os.path.join(self.folder, "data.csv")
+        with open(path) as file:
+            kept = file.read()
+        self.addCleanup(lambda: open(path, "w").write(kept))
+        with open(path, "w") as file:
+            file.write("length,width,length,width,species\n\n" + kept.replace("\n", " \r\n", 70) + "\n")
+        shutil.rmtree(os.path.join(self.folder, "run"))
+        self.assertEqual(self.train("3")[0], losses)
+
+    def test_wrong_epochs(self):
+        for words in (["ten"], ["0"], ["-1"], ["3", "4"]):
+            with self.subTest(words=words):
+                done = subprocess.run(["build/my-irises", *words], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=60)
+                self.assertEqual((done.returncode, done.stderr), (2, "usage: build/my-irises [EPOCHS]\n"))
+
+    def test_interrupted(self):
+        """Ctrl-C saves: the run goes on after the epoch in which it came."""
+        job = subprocess.Popen(["build/my-irises", "1000000"], cwd=self.folder, env=self.env, text=True, stdout=subprocess.PIPE)
+        while not next(job.stdout).startswith("epoch 7 "):
+            pass
+        job.send_signal(signal.SIGINT)
+        rest = job.communicate(timeout=60)[0]
+        self.assertEqual(job.returncode, 0)
+        self.assertTrue(rest.endswith("saved; the same command goes on\n"), rest)
+        epochs = 7 + len(re.findall("^epoch", rest, re.M))
+        self.assertIn(f"goes on after epoch {epochs}\n", self.train(str(epochs + 1), ranks=1)[1])
 
     def test_names_and_folders_that_are_refused(self):
         for words, code, text in ((["my-irises"], 1, "cannot make the folder my-irises: File exists"), (["9x"], 2, 'got "9x"'),
-                                  (["../x"], 2, 'got "../x"'), ([], 2, "got 0 names"), (["a", "b"], 2, "got 2 names")):
+                                  (["../x"], 2, 'got "../x"'), ([], 2, "got 0 names"), (["a", "b"], 2, "got 2 names"), (["all"], 2, 'got "all"')):
             with self.subTest(words=words):
                 done = subprocess.run([self.tern, "new", *words], cwd=self.top, text=True, capture_output=True, timeout=60)
                 self.assertEqual(done.returncode, code)

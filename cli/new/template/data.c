@@ -1,61 +1,96 @@
 /* data.c - reads the rows, shuffles them, scales their columns, and makes two datasets of them. */
 #include "data.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the number of the class of that name, which may be new; -1 if there are too many, or no name. */
+/* Returns the number of the class of that name, which may be new; -1 if there are too many. */
 static int class_find(data *d, const char *name)
 {
     for (int k = 0; k < d->classes; k++)
         if (!strcmp(d->names[k], name)) return k;
-    if (d->classes == CLASSES_MAX || !*name || strlen(name) >= sizeof(d->names[0])) return -1;
+    if (d->classes == CLASSES_MAX) return -1;
     strcpy(d->names[d->classes], name);
     return d->classes++;
 }
 
-/* Reads "5.1,3.5,setosa" into row n. Returns false if there are other than d->features numbers or no class;
- * the first line says how many numbers there are. */
-static bool line_read(data *d, char *line, int64_t n)
+/* Makes room for row n. */
+static bool row_reserve(data *d, int64_t n)
 {
-    int64_t count = 0;
-    line[strcspn(line, "\r\n")] = 0;
-    if (!n)
-        for (const char *c = line; *c; c++) d->features += *c == ',';
-    float *row = d->features > 0 ? realloc(d->x, (size_t)((n + 1) * d->features) * sizeof(*row)) : NULL;
-    int64_t *labels = row ? realloc(d->y, (size_t)(n + 1) * sizeof(*labels)) : NULL;
-    if (row) d->x = row;
-    if (!labels) return false;
-    d->y = labels;
-    for (char *end; count < d->features; count++, line = end + 1) {
-        d->x[n * d->features + count] = strtof(line, &end);
-        if (end == line || *end != ',') return false;
-    }
-    int label = strchr(line, ',') ? -1 : class_find(d, line);
-    d->y[n] = label;
-    return label >= 0;
+    float *x = realloc(d->x, (size_t)((n + 1) * d->features) * sizeof(*x));
+    if (x) d->x = x;
+    int64_t *y = realloc(d->y, (size_t)(n + 1) * sizeof(*y));
+    if (y) d->y = y;
+    return x && y;
 }
 
+/* Reads "5.1,3.5,setosa" into row n. An error says what is wrong with it. */
+static int line_read(data *d, const char *line, int64_t n, const char *path, int number, tern_error *err)
+{
+    const char *at = line;
+    int64_t count = 0;
+    if (!row_reserve(d, n)) return tern_error_set(err, "data_open", TERN_E_MEMORY, "%s: no memory", path);
+    for (char *end; count < d->features; count++, at = end + 1) {
+        d->x[n * d->features + count] = strtof(at, &end);
+        if (end == at || *end != ',' || !isfinite(d->x[n * d->features + count])) break;
+    }
+    if (count < d->features || !*at || strchr(at, ',') || strlen(at) >= sizeof(d->names[0]))
+        return tern_error_set(err, "data_open", TERN_E_RANGE,
+                              "%s:%d: expected %lld finite numbers and a class, got \"%s\"", path, number,
+                              (long long)d->features, line);
+    int label = class_find(d, at);
+    d->y[n] = label;
+    if (label >= 0) return TERN_OK;
+    return tern_error_set(err, "data_open", TERN_E_RANGE, "%s:%d: expected at most %d classes, got \"%s\"",
+                          path, number, CLASSES_MAX, at);
+}
+
+/* The first line may name the columns. Empty lines and blanks at the end of a line mean nothing. */
 static int64_t lines_read(data *d, const char *path, tern_error *err)
 {
-    char line[4096];
+    char *line = NULL, *end;
+    size_t room = 0;
     int64_t rows = 0;
     FILE *file = err->code ? NULL : fopen(path, "r");
-    if (!file) return tern_error_set(err, "data_open", TERN_E_IO, "cannot open %s", path), 0;
-    while (!err->code && fgets(line, sizeof(line), file)) {
-        if (line_read(d, line, rows))
-            rows++;
-        else
-            tern_error_set(err, "data_open", TERN_E_RANGE,
-                           "%s:%lld: expected %lld numbers and a class, got \"%s\"", path,
-                           (long long)rows + 1, (long long)d->features, line);
+    if (!file)
+        return tern_error_set(err, "data_open", TERN_E_IO, "cannot open %s: %s", path, strerror(errno)), 0;
+    for (int number = 1; !err->code && getline(&line, &room, file) > 0; number++) {
+        size_t length = strlen(line);
+        while (length && isspace((unsigned char)line[length - 1])) line[--length] = '\0';
+        if (!length) continue;
+        if (!d->features) {
+            for (const char *c = line; *c; c++) d->features += *c == ',';
+            strtof(line, &end);
+            if (d->features && end == line) continue; /* names */
+        }
+        if (!line_read(d, line, rows, path, number, err)) rows++;
     }
+    free(line);
     fclose(file);
     if (!err->code && rows < 10)
-        tern_error_set(err, "data_open", TERN_E_RANGE, "%s: expected 10 lines or more", path);
+        tern_error_set(err, "data_open", TERN_E_RANGE, "%s: expected 10 rows or more, got %lld", path,
+                       (long long)rows);
     return rows;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* The numbers of classes are in the order of their names, whatever the order of the rows. */
+static void classes_sort(data *d, int64_t rows)
+{
+    char before[CLASSES_MAX][sizeof(d->names[0])];
+    int number[CLASSES_MAX];
+    memcpy(before, d->names, sizeof(before));
+    qsort(d->names, (size_t)d->classes, sizeof(d->names[0]), compare_names);
+    for (int k = 0; k < d->classes; k++) number[k] = class_find(d, before[k]);
+    for (int64_t n = 0; n < rows; n++) d->y[n] = number[d->y[n]];
 }
 
 /* Every rank makes the same order, from the same seed. */
@@ -89,10 +124,11 @@ static void columns_scale(data *d, int64_t rows, int64_t known)
             squares += value * value;
         }
         double mean = sum / (double)known, variance = squares / (double)known - mean * mean;
-        double scale = variance > 0 ? 1 / sqrt(variance) : 1;
+        d->mean[k] = mean;
+        d->deviation[k] = variance > 0 ? sqrt(variance) : 1;
         for (int64_t n = 0; n < rows; n++) {
             float *value = &d->x[n * d->features + k];
-            *value = (float)((*value - mean) * scale);
+            *value = (float)((*value - mean) / d->deviation[k]);
         }
     }
 }
@@ -114,6 +150,11 @@ int data_open(data *d, const char *path, tern_error *err)
     *d = (data){0};
     int64_t rows = lines_read(d, path, err), train = rows * 4 / 5;
     if (err->code) return err->code;
+    d->mean = calloc((size_t)d->features, sizeof(*d->mean));
+    d->deviation = calloc((size_t)d->features, sizeof(*d->deviation));
+    if (!d->mean || !d->deviation)
+        return tern_error_set(err, "data_open", TERN_E_MEMORY, "%s: no memory", path);
+    classes_sort(d, rows);
     rows_shuffle(d, rows, err);
     columns_scale(d, rows, train);
     d->train = dataset_of(d, 0, train, err);
@@ -125,6 +166,8 @@ void data_close(data *d)
 {
     tern_dataset_free(d->train);
     tern_dataset_free(d->test);
+    free(d->mean);
+    free(d->deviation);
     free(d->x);
     free(d->y);
 }

@@ -6,6 +6,7 @@
  * opens it), and snapshots. Ctrl-C saves; the same command again goes on where it was. */
 #include "data.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,7 +76,9 @@ static void snapshot_open(training *t, tern_error *err)
 static void training_open(training *t, tern_error *err)
 {
     tern_adam_opts adam = tern_adam_defaults();
+    tern_preempt_opts stop = tern_preempt_defaults();
     adam.lr = 0.01;
+    stop.interrupt = SIGINT; /* Ctrl-C asks to stop; a second one ends the process */
     t->world = tern_group_open(NULL, err);
     t->dev = tern_device_open(NULL, err);
     data_open(&t->data, "data.csv", err);
@@ -87,7 +90,7 @@ static void training_open(training *t, tern_error *err)
     t->s = tern_scope_new(t->dev, t->world, err);
     t->metrics = tern_metrics_new(t->world, err);
     t->board = tern_board_new(RUN, t->world, NULL, err);
-    t->preempt = tern_preempt_new(t->world, NULL, err);
+    t->preempt = tern_preempt_new(t->world, &stop, err);
     snapshot_open(t, err);
 }
 
@@ -144,6 +147,27 @@ static bool epoch_train(training *t, tern_error *err)
     return false;
 }
 
+static tern_object *numbers_object(const double *numbers, int64_t count, tern_error *err)
+{
+    tern_object *list = tern_object_list(err);
+    for (int64_t i = 0; i < count; i++) tern_object_append(list, tern_object_float(numbers[i], err), err);
+    return list;
+}
+
+/* What is needed to classify a new row: {"model": weights, "classes": names, "mean": .., "deviation": ..}. */
+static tern_object *best_object(const training *t, tern_error *err)
+{
+    const data *d = &t->data;
+    tern_object *best = tern_object_dict(err), *classes = tern_object_list(err);
+    for (int k = 0; k < d->classes; k++)
+        tern_object_append(classes, tern_object_string(d->names[k], err), err);
+    tern_object_set(best, "model", tern_module_state_dict(t->net, err), err);
+    tern_object_set(best, "classes", classes, err);
+    tern_object_set(best, "mean", numbers_object(d->mean, d->features, err), err);
+    tern_object_set(best, "deviation", numbers_object(d->deviation, d->features, err), err);
+    return best;
+}
+
 /* Prints and records an epoch's results; rank 0 saves the weights if they are the best so far. */
 static void epoch_report(training *t, tern_error *err)
 {
@@ -158,19 +182,33 @@ static void epoch_report(training *t, tern_error *err)
     tern_board_scalar(t->board, "loss/train", loss, t->epoch, NULL);
     tern_board_scalar(t->board, "accuracy/test", (double)right / rows, t->epoch, NULL);
     if (!is_best) return;
-    tern_object *state = tern_module_state_dict(t->net, err);
-    tern_save(RUN "/best.pth", state, err);
-    tern_object_free(state);
+    tern_object *best = best_object(t, err);
+    tern_save(RUN "/best.pth", best, err);
+    tern_object_free(best);
+}
+
+static void data_print(const data *d)
+{
+    printf("%lld + %lld rows of %lld numbers, classes:", (long long)d->train->length,
+           (long long)d->test->length, (long long)d->features);
+    for (int k = 0; k < d->classes; k++) printf("%s %s", k ? "," : "", d->names[k]);
+    putchar('\n');
 }
 
 int main(int argc, char **argv)
 {
-    int64_t epochs = argc > 1 ? atoi(argv[1]) : 40;
+    char *end = "";
+    int64_t epochs = argc > 1 ? strtol(argv[1], &end, 10) : 40;
     training t = {0};
     tern_error err = {0};
     bool asked = false;
+    if (argc > 2 || *end || epochs < 1) {
+        fprintf(stderr, "usage: %s [EPOCHS]\n", argv[0]);
+        return 2;
+    }
     setvbuf(stdout, NULL, _IOLBF, 0);
     training_open(&t, &err);
+    if (!err.code && tern_group_rank(t.world) == 0) data_print(&t.data);
     while (!err.code && t.epoch < epochs && !asked) {
         asked = epoch_train(&t, &err);
         if (!asked) {
