@@ -654,7 +654,7 @@ static int run_step(world *w, tern_module *net)
     return tern_scope_end(w->scope, NULL);
 }
 
-static whole_step whole = {make, run_step, 20};
+static whole_step whole = {make, run_step, 10};
 
 /* ---- attention in blocks of queries: releases each block's scores, and computes them again ---- */
 
