@@ -43,7 +43,7 @@ class Opts(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("max_new_tokens", ctypes.c_int64), ("max_length", ctypes.c_int64), ("do_sample", ctypes.c_bool),
                 ("temperature", ctypes.c_double), ("top_k", ctypes.c_int64), ("top_p", ctypes.c_double), ("repetition_penalty", ctypes.c_double),
                 ("eos_ids", ctypes.POINTER(ctypes.c_int32)), ("eos_count", ctypes.c_int64), ("rng", ctypes.c_void_p), ("on_token", ctypes.c_void_p),
-                ("context", ctypes.c_void_p)]
+                ("context", ctypes.c_void_p), ("cache", ctypes.c_void_p)]
 
 
 class Config(ctypes.Structure):

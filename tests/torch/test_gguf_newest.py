@@ -27,7 +27,7 @@ from folder import InFolder  # noqa: E402
 class Opts(ctypes.Structure):
     """tern_gguf_opts."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("type", ctypes.c_int), ("name", ctypes.c_char_p)]
+    _fields_ = [("size", ctypes.c_size_t), ("type", ctypes.c_int), ("name", ctypes.c_char_p), ("adapter", ctypes.c_char_p)]
 
 
 LIB = tern.Library()
