@@ -13,7 +13,8 @@ class Bars(ctypes.Structure):
 
 class Figure(ctypes.Structure):
     _fields_ = [("title", ctypes.c_char_p), ("pictures", ctypes.c_void_p), ("picture_count", ctypes.c_int), ("across", ctypes.c_int),
-                ("bars", ctypes.POINTER(Bars)), ("bars_count", ctypes.c_int), ("charts", ctypes.c_void_p), ("chart_count", ctypes.c_int)]
+                ("bars", ctypes.POINTER(Bars)), ("bars_count", ctypes.c_int), ("charts", ctypes.c_void_p), ("chart_count", ctypes.c_int),
+                ("legend", ctypes.c_void_p), ("legend_count", ctypes.c_int), ("confusion", ctypes.c_void_p)]
 
 
 class Error(ctypes.Structure):
