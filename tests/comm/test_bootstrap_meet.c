@@ -708,7 +708,8 @@ static void a_file_of_a_killed_job_is_named(void **state)
     }
 }
 
-/* A world set by mistake, of the largest size: asking for each rank in turn must not extend the timeout. */
+/* A world set by mistake, of the largest size: asking for each rank in turn must not extend the timeout. It
+ * would take a quarter of an hour with a millisecond each, and the tables of so many ranks take a second. */
 static void a_million_ranks_that_do_not_come(void **state)
 {
     (void)state;
@@ -720,7 +721,7 @@ static void a_million_ranks_that_do_not_come(void **state)
     opts.init_method = method;
     int64_t start = tern__now_ns();
     assert_int_equal(read_alone(&opts, 0.1, &err), TERN_E_TIMEOUT);
-    assert_true(tern__now_ns() - start < RANKS_SOON_S * INT64_C(1000000000));
+    assert_true(tern__now_ns() - start < 3 * RANKS_SOON_S * INT64_C(1000000000));
     assert_non_null(strstr(err.text, "1 of 1048576 ranks joined; missing: ranks 1, 2, 3, 4, "));
     assert_string_equal(err.text + strlen(err.text) - strlen(", .."), ", ..");
     unlink(path);
