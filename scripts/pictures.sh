@@ -1,6 +1,5 @@
 #!/bin/sh
-# Makes the pictures of docs/ anew with the programs of the build, all of them or those that are named. On two idle cores of a CPU with AVX2
-# train_segmentation takes longest; together they take about an hour.
+# Makes the pictures of docs/ anew with the programs of the build, all of them or those that are named.
 #
 #     scripts/pictures.sh [train_classifier|train_language_model|train_segmentation|unet3d_grains|unet3d_brain|unet3d_macaque|
 #                          sync_batch_norm|modes] ..

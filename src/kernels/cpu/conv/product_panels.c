@@ -11,12 +11,11 @@
 #ifdef TERN__SLIM
 #define OUTPUTS   16
 #define POSITIONS 6
-#define PLACES    6
+#define PLACES    6 /* of strided sums, which other processors do not use (taps/conv.c) */
 #define INPUTS    6 /* most inputs of a gradient's panel */
 #else
 #define OUTPUTS   32
 #define POSITIONS 14
-#define PLACES    8
 #define INPUTS    8
 #endif
 #define VECTORS (OUTPUTS / LANES)
@@ -101,6 +100,8 @@ TERN__SIMD static void panels_sum(const tern__conv_product *p, int64_t out, int6
 
 /* ---- sums over taps and channels ---- */
 
+#ifdef TERN__SLIM
+
 /* A panel whose positions each have a register for their address. */
 TERN__INLINE void sum_places_panel(const tern__conv_places *p, int64_t out, int vectors,
                                    const float *const *in, float *const *sums, int places)
@@ -143,10 +144,6 @@ TERN__INLINE void sum_by_places(const tern__conv_places *p, int64_t out, int vec
         PLACES_CASE(4)
         PLACES_CASE(5)
         PLACES_CASE(6)
-#if PLACES > 6
-        PLACES_CASE(7)
-        PLACES_CASE(8)
-#endif
     }
 }
 
@@ -158,6 +155,11 @@ TERN__SIMD static void panels_sum_places(const tern__conv_places *p, int64_t out
     else
         sum_by_places(p, out, TERN__PARTS, in, sums, count);
 }
+
+#else
+#define PLACES            0
+#define panels_sum_places NULL
+#endif
 
 /* ---- sums over positions ---- */
 

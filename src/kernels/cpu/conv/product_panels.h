@@ -7,7 +7,7 @@
 
 typedef struct tern__product_panels {
     int64_t outputs, positions; /* most outputs and positions of a panel; outputs are 16 or 32 */
-    int places;                 /* most scattered places */
+    int places;                 /* most scattered places; 0: there are no such sums */
     /* Sums a row's positions, the first at in and sums, for outputs from `out` on. */
     void (*sum)(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in, float *sums,
                 int64_t positions);
