@@ -61,8 +61,9 @@ typedef struct tern_span {
 
 /* ---- reductions ---- */
 
-/* All-reduce: replaces buf[0..count) on every rank by the reduction over all ranks, computed in rank order
- * (between GPUs with "nccl": in NCCL's). All ranks get the same bits. torch.distributed.all_reduce. */
+/* All-reduce: replaces buf[0..count) on every rank by the reduction over all ranks, computed pairwise in rank
+ * order, ((0+1) + (2+3)) + .. (between GPUs with "nccl": in NCCL's). All ranks get the same bits.
+ * torch.distributed.all_reduce. */
 TERN_API int tern_all_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
                              tern_error *err);
 TERN_API tern_work *tern_all_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
@@ -81,9 +82,9 @@ TERN_API int tern_reduce_scatter(tern_group *group, const void *in, void *out, s
 TERN_API tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, void *out, size_t count,
                                              tern_dtype dtype, tern_reduce_op op, tern_error *err);
 
-/* The three reductions with PREMUL_SUM: the sum in rank order of factor * x, computed in f32 (in f64 for
- * f64). Each rank gives a factor of its own, which must be finite (E_RANGE). A buffer with the factor 0 is
- * not read. torch's ReduceOp.PREMUL_SUM. */
+/* The three reductions with PREMUL_SUM: the sum of factor * x in all_reduce's order, computed in f32 (in f64
+ * for f64). Each rank gives a factor of its own, which must be finite (E_RANGE). A buffer with the factor 0
+ * is not read. torch's ReduceOp.PREMUL_SUM. */
 TERN_API int tern_all_reduce_premul(tern_group *group, void *buf, size_t count, tern_dtype dtype,
                                     double factor, tern_error *err);
 TERN_API tern_work *tern_all_reduce_premul_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,

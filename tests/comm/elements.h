@@ -125,7 +125,7 @@ static inline void elements_put(tern_dtype dtype, void *buf, int rank, size_t fi
         memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
 }
 
-/* ---- the expected reduction, in rank order ---- */
+/* ---- the expected reduction, pairwise in rank order ---- */
 
 static inline double reduce_two_floats(tern_reduce_op op, double a, double b, bool is_double)
 {
@@ -181,26 +181,38 @@ static inline void elements_note_hosts(const tern_group *group)
     }
 }
 
+/* values[0..count) combined pairwise: those below the largest power of two that is below count, the rest, and
+ * then both. */
+static inline double pairwise_reduced(tern_dtype dtype, tern_reduce_op op, const double *values, int count)
+{
+    int cut = 1;
+    if (count == 1) return values[0];
+    while (cut * 2 < count) cut *= 2;
+    double left = pairwise_reduced(dtype, op, values, cut);
+    return reduce_two_floats(op, left, pairwise_reduced(dtype, op, values + cut, count - cut),
+                             dtype == TERN_F64);
+}
+
 static inline double floats_reduced(tern_dtype dtype, tern_reduce_op op, int host, int world, size_t i)
 {
     char own[8];
-    double value = 0;
+    double values[64];
+    int count = 0;
     for (int rank = host; rank < world; rank++) {
         if (elements_host[rank] != host) continue;
         element_put(dtype, own, rank, i);
-        double x = element_float(dtype, own);
-        value = rank == host ? x : reduce_two_floats(op, value, x, dtype == TERN_F64);
+        values[count++] = element_float(dtype, own);
     }
-    return value;
+    return pairwise_reduced(dtype, op, values, count);
 }
 
 static inline void float_reduced(tern_dtype dtype, tern_reduce_op op, void *at, int world, size_t i)
 {
-    double value = floats_reduced(dtype, op, 0, world, i);
-    for (int host = 1; host < world; host++)
-        if (elements_host[host] == host)
-            value =
-                reduce_two_floats(op, value, floats_reduced(dtype, op, host, world, i), dtype == TERN_F64);
+    double values[64];
+    int hosts = 0;
+    for (int host = 0; host < world; host++)
+        if (elements_host[host] == host) values[hosts++] = floats_reduced(dtype, op, host, world, i);
+    double value = pairwise_reduced(dtype, op, values, hosts);
     if (op == TERN_AVG) value = dtype == TERN_F64 ? value / world : (float)value / (float)world;
     element_float_put(dtype, at, value);
 }

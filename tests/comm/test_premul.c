@@ -15,19 +15,16 @@ static double term(tern_dtype dtype, int rank, size_t i, double factor)
     return dtype == TERN_F64 ? factor * x : (double)(float)((float)factor * (float)x);
 }
 
-/* Computes in rank order, rounding each product and each sum. An input with factor 0 is skipped, even if it
- * is NaN. */
+/* Computes pairwise, rounding each product and each sum. An input with factor 0 counts as 0, even if it is
+ * NaN. */
 static void expect(const fixture *f, tern_dtype dtype, void *buf, size_t first, size_t count)
 {
     size_t size = tern_dtype_bytes(dtype);
     for (size_t i = 0; i < TERN__MIN((size_t)elements_period, count); i++) {
-        double sum = 0;
-        for (int rank = 0; rank < f->world; rank++) {
-            if (factors[rank] == 0) continue;
-            sum += term(dtype, rank, first + i, factors[rank]);
-            if (dtype != TERN_F64) sum = (float)sum;
-        }
-        element_float_put(dtype, (char *)buf + i * size, sum);
+        double terms[RANKS_MAX] = {0};
+        for (int rank = 0; rank < f->world; rank++)
+            if (factors[rank] != 0) terms[rank] = term(dtype, rank, first + i, factors[rank]);
+        element_float_put(dtype, (char *)buf + i * size, pairwise_reduced(dtype, TERN_SUM, terms, f->world));
     }
     for (size_t i = elements_period; i < count; i += elements_period)
         memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);

@@ -70,7 +70,7 @@ static double rounded(tern_dtype dtype, double value)
  * once. */
 static void put_expected(tern_dtype dtype, char *at, const saying *s, const place *p, size_t i)
 {
-    double sum = 0;
+    double terms[RANKS_MAX] = {0};
     char own[8];
     if (is_moot(s, p->world)) {
         put_own(dtype, at, s, p->rank, i);
@@ -80,8 +80,9 @@ static void put_expected(tern_dtype dtype, char *at, const saying *s, const plac
         if (s->weight[r] == 0) continue;
         put_own(dtype, own, s, r, i);
         volatile double product = rounded(dtype, rounded(dtype, s->weight[r]) * element_float(dtype, own));
-        sum = rounded(dtype, sum + product);
+        terms[r] = product;
     }
+    double sum = pairwise_reduced(dtype, TERN_SUM, terms, p->world);
     element_float_put(dtype, at, rounded(dtype, sum / rounded(dtype, s->shares)));
 }
 

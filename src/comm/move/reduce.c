@@ -1,7 +1,11 @@
-/* reduce.c - combines the ranks' elements block by block. A block is reduced in rank order in a scratch block
- * that stays in the L1 cache, and copied from there to every output, so all outputs have the same bits. bf16
- * and f16 are f32 in the scratch block and rounded once, at the end. A mean over p ranks multiplies by 1/p if
- * p is a power of two, which is exact, and divides otherwise. */
+/* reduce.c - combines the ranks' elements block by block. A block is reduced in a scratch block that stays in
+ * the L1 cache, and copied from there to every output, so all outputs have the same bits. bf16 and f16 are
+ * f32 in the scratch block and rounded once, at the end. A mean over p ranks multiplies by 1/p if p is a
+ * power of two, which is exact, and divides otherwise.
+ *
+ * Neighbours are combined first, then pairs of neighbours, and so on: ((0+1) + (2+3)) + (4+5). So the ranks
+ * of a host, or the microbatches of a rank, may be combined on their own, if they are 2, 4, 8 .. each, and
+ * the result has the same bits. It also rounds less than adding up one rank after another. */
 #include "comm/move/reduce.h"
 
 #include "base/base.h"
@@ -163,6 +167,7 @@ static const ends ends_of[TERN_DTYPE_COUNT] = {
 
 typedef struct reduction {
     const loops *loops;
+    void (*join)(void *block, const void *more, size_t count); /* block = block OP another block */
     const ends *ends;
     bool is_mean;
     const char *const *in;
@@ -181,12 +186,28 @@ static char *choose_block(const reduction *r, char *scratch, size_t offset)
     return r->out[0] + offset;
 }
 
+/* block = the reduction of the `ranks` >= 2 ranks from `first` on: of the largest power of two below `ranks`,
+ * and of the rest. */
+static void reduce_pairwise(const reduction *r, int first, int ranks, char *block, size_t offset,
+                            size_t count)
+{
+    _Alignas(TERN__LINE) char other[block_bytes];
+    int left = tern__pairwise_cut(ranks), right = ranks - left;
+    if (left == 1)
+        r->loops->start(block, r->in[first] + offset, r->in[first + 1] + offset, count);
+    else
+        reduce_pairwise(r, first, left, block, offset, count);
+    if (left > 1 && right == 1) r->loops->add(block, r->in[first + left] + offset, count);
+    if (right == 1) return;
+    reduce_pairwise(r, first + left, right, other, offset, count);
+    r->join(block, other, count);
+}
+
 static void reduce_block(const reduction *r, size_t offset, size_t count)
 {
     _Alignas(TERN__LINE) char scratch[block_bytes], rounded[block_bytes / 2];
     char *block = choose_block(r, scratch, offset), *result = block;
-    r->loops->start(block, r->in[0] + offset, r->in[1] + offset, count);
-    for (int rank = 2; rank < r->world; rank++) r->loops->add(block, r->in[rank] + offset, count);
+    reduce_pairwise(r, 0, r->world, block, offset, count);
     if (r->is_mean) r->ends->mean(block, r->world, count);
     if (r->ends->round) r->ends->round(result = rounded, block, count);
     for (int i = result == r->out[0] + offset; i < r->outs; i++)
@@ -196,7 +217,9 @@ static void reduce_block(const reduction *r, size_t offset, size_t count)
 void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, int world, char *const *out,
                   int outs, size_t count)
 {
+    bool is_wider = ends_of[dtype].round;
     const reduction r = {.loops = &loops_of[dtype][op],
+                         .join = loops_of[is_wider ? TERN_F32 : dtype][op].add,
                          .ends = &ends_of[dtype],
                          .is_mean = op == TERN_AVG,
                          .in = in,

@@ -6,9 +6,19 @@
 #include <tern/collectives.h>
 #include <tern/device.h>
 
-/* out[0..outs)[0..count) = the reduction of in[0..world)[0..count), world >= 2, in rank order. Buffers may
- * start at any byte. An output may be the same buffer as an input; otherwise no two buffers overlap. AVG is
- * for floating-point dtypes; BAND, BOR and BXOR are for the others; PREMUL_SUM is tern__reduce_weighted. */
+/* Returns how many of `count` >= 2 neighbours a pairwise sum combines before the others: the largest power
+ * of two below count. */
+static inline int tern__pairwise_cut(int count)
+{
+    int cut = 1;
+    while (cut * 2 < count) cut *= 2;
+    return cut;
+}
+
+/* out[0..outs)[0..count) = the reduction of in[0..world)[0..count), world >= 2, pairwise in rank order.
+ * Buffers may start at any byte. An output may be the same buffer as an input; otherwise no two buffers
+ * overlap. AVG is for floating-point dtypes; BAND, BOR and BXOR are for the others; PREMUL_SUM is
+ * tern__reduce_weighted. */
 void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, int world, char *const *out,
                   int outs, size_t count);
 

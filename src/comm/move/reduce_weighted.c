@@ -1,7 +1,7 @@
 /* reduce_weighted.c - weighted means, block by block. The ranks' elements times their weights are added in
- * rank order in a scratch block that stays in the L1 cache, divided, and written to every output. Compiled
- * with -ffp-contract=off: products are rounded before they are added, so the bits are the same on every CPU.
- */
+ * reduce.c's order in a scratch block that stays in the L1 cache, divided, and written to every output.
+ * Compiled with -ffp-contract=off: products are rounded before they are added, so the bits are the same on
+ * every CPU. */
 #include "comm/move/reduce.h"
 
 #include "base/base.h"
@@ -46,18 +46,42 @@ static const loops loops_of[TERN_DTYPE_COUNT] = {
     [TERN_F16] = {f16_add, f16_end},
 };
 
+typedef struct weighted {
+    const loops *loops, *wide; /* of the elements, and of blocks */
+    const double *weights;
+    const char *const *in;
+} weighted;
+
+/* block = the sum of `ranks` >= 1 ranks' elements from `first` on, each times its weight. */
+static void sum_pairwise(const weighted *w, int first, int ranks, char *block, size_t offset, size_t count)
+{
+    _Alignas(TERN__LINE) char other[block_elements * sizeof(double)];
+    int left = ranks > 1 ? tern__pairwise_cut(ranks) : 0, last = first + ranks - 1;
+    if (left)
+        sum_pairwise(w, first, left, block, offset, count);
+    else
+        memset(block, 0, sizeof(other));
+    if (ranks - left > 1) {
+        sum_pairwise(w, first + left, ranks - left, other, offset, count);
+        w->wide->add(block, other, 1, count);
+    } else if (w->weights[last] != 0) {
+        w->loops->add(block, w->in[last] + offset, w->weights[last], count);
+    }
+}
+
 void tern__reduce_weighted(tern_dtype dtype, const double *weights, double shares, const char *const *in,
                            int world, char *const *out, int outs, size_t count)
 {
     _Alignas(TERN__LINE) char block[block_elements * sizeof(double)];
-    const loops *of = &loops_of[dtype];
+    const weighted w = {.loops = &loops_of[dtype],
+                        .wide = &loops_of[dtype == TERN_F64 ? TERN_F64 : TERN_F32],
+                        .weights = weights,
+                        .in = in};
     size_t size = tern_dtype_bytes(dtype);
     for (size_t first = 0; first < count; first += block_elements) {
         size_t here = TERN__MIN(count - first, block_elements), at = first * size;
-        memset(block, 0, sizeof(block));
-        for (int rank = 0; rank < world; rank++)
-            if (weights[rank] != 0) of->add(block, in[rank] + at, weights[rank], here);
-        of->end(out[0] + at, block, shares, here);
+        sum_pairwise(&w, 0, world, block, at, here);
+        w.loops->end(out[0] + at, block, shares, here);
         for (int i = 1; i < outs; i++) memcpy(out[i] + at, out[0] + at, here * size);
     }
 }

@@ -1,4 +1,4 @@
-/* partial.c - sums in two steps: over a host's ranks in rank order, then over the hosts in host order.
+/* partial.c - sums in two steps: over a host's ranks, then over the hosts, both pairwise in order.
  * Partials of bf16 and f16 are sent in f32, so that the result is rounded once, as in a group on one host. If
  * every host has one rank and nothing is weighted, the elements are sent as they are. */
 #include "comm/move/transport/hosts.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { block_elements = 8 << 10 };
+enum { block_elements = 2 << 10 };
 
 /* ---- dtypes ---- */
 
@@ -30,22 +30,6 @@ bool tern__partial_is_raw(const tern__hosts *hosts, const tern__hosts_work *work
 static tern_reduce_op op_of(const tern__hosts_work *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG ? TERN_SUM : work->post.op;
-}
-
-/* sum += x, or sum = x for the first; with x weighted. */
-static void partial_add(tern_dtype dtype, const tern__hosts_work *work, double weight, bool is_first,
-                        char *sum, const char *x, uint64_t count)
-{
-    const char *const both[] = {sum, x}, *const one[] = {x};
-    const double weights[] = {1, weight};
-    if (work->is_weighted && is_first)
-        tern__reduce_weighted(dtype, &weight, 1, one, 1, &sum, 1, count);
-    else if (work->is_weighted)
-        tern__reduce_weighted(dtype, weights, 1, both, 2, &sum, 1, count);
-    else if (is_first)
-        memcpy(sum, x, count * tern_dtype_bytes(dtype));
-    else
-        tern__reduce(dtype, op_of(work), both, 2, &sum, 1, count);
 }
 
 /* Reads elements of one rank, converted to the partials' dtype. */
@@ -72,20 +56,42 @@ static bool make_plain_block(const tern__hosts *hosts, const tern__hosts_work *w
     return true;
 }
 
-static void make_block(const tern__hosts *hosts, const tern__hosts_work *work, const tern__tally *local,
-                       int host, uint64_t first, uint64_t count, char *sum)
+/* A block of elements of a work's part on one host. */
+typedef struct place_block {
+    const tern__hosts *hosts;
+    const tern__hosts_work *work;
+    const tern__tally *local;
+    int host;
+    uint64_t first, count;
+} place_block;
+
+/* sum = the reduction of `places` ranks from `place` on, each times its weight. Returns false if all weights
+ * are 0: then sum is not written. */
+static bool sum_places(const place_block *b, int place, int places, char *sum)
 {
-    _Alignas(TERN__LINE) char x[block_elements * sizeof(double)];
-    tern_dtype dtype = tern__partial_dtype(hosts, work);
-    bool is_first = true;
-    for (int place = 0; place < hosts->here.boot.world; place++) {
-        double weight = local->weight ? local->weight[place] : 1;
-        if (work->is_weighted && weight == 0) continue;
-        read_wide(hosts, work, host, first, count, place, dtype, x);
-        partial_add(dtype, work, weight, is_first, sum, x, count);
-        is_first = false;
+    _Alignas(TERN__LINE) char other[block_elements * sizeof(double)];
+    const tern__hosts_work *work = b->work;
+    tern_dtype dtype = tern__partial_dtype(b->hosts, work);
+    if (places > 1) {
+        int left = tern__pairwise_cut(places);
+        bool has_left = sum_places(b, place, left, sum);
+        bool has_right = sum_places(b, place + left, places - left, has_left ? other : sum);
+        const char *const both[] = {sum, other};
+        if (has_left && has_right) tern__reduce(dtype, op_of(work), both, 2, &sum, 1, b->count);
+        return has_left || has_right;
     }
-    if (is_first) memset(sum, 0, count * tern_dtype_bytes(dtype));
+    double weight = b->local->weight ? b->local->weight[place] : 1;
+    if (work->is_weighted && weight == 0) return false;
+    read_wide(b->hosts, work, b->host, b->first, b->count, place, dtype, sum);
+    const char *const one[] = {sum};
+    if (work->is_weighted) tern__reduce_weighted(dtype, &weight, 1, one, 1, &sum, 1, b->count);
+    return true;
+}
+
+static void make_block(const place_block *b, char *sum)
+{
+    size_t bytes = b->count * tern_dtype_bytes(tern__partial_dtype(b->hosts, b->work));
+    if (!sum_places(b, 0, b->hosts->here.boot.world, sum)) memset(sum, 0, bytes);
 }
 
 void tern__partial_make(const tern__hosts *hosts, const tern__hosts_work *work, const tern__tally *local,
@@ -95,8 +101,8 @@ void tern__partial_make(const tern__hosts *hosts, const tern__hosts_work *work, 
     for (uint64_t done = 0, here; done < count; done += here) {
         here = TERN__MIN(count - done, (uint64_t)block_elements);
         char *sum = out + done * size;
-        if (!make_plain_block(hosts, work, host, first + done, here, sum))
-            make_block(hosts, work, local, host, first + done, here, sum);
+        const place_block block = {hosts, work, local, host, first + done, here};
+        if (!make_plain_block(hosts, work, host, first + done, here, sum)) make_block(&block, sum);
     }
 }
 
