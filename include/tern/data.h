@@ -110,13 +110,17 @@ typedef struct tern_distributed_opts {
     bool pad;       /* if nothing is dropped, repeat samples, so that all ranks get the same number;
                        default true, as PyTorch. false: every sample exactly once over all ranks, for
                        exact evaluation                                                                 */
+    int64_t block; /* the ranks get so many samples of the order in turn, and rank r of R the blocks r, r + R,
+                       ..; dropping and padding then make the blocks of all ranks full. R times the block in
+                       R ranks are the same samples as in any other number. Default 1, as PyTorch; Hugging
+                       Face's BatchSamplerShard with the block of a batch                               */
 } tern_distributed_opts;
 
 TERN_API tern_distributed_opts tern_distributed_defaults(void);
 
 /* Gives rank `rank` of `ranks` its share of 0, 1, .. n - 1, index for index that of
- * torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last). E_RANGE: ranks < 1, or rank
- * is not in [0, ranks - 1]. */
+ * torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last). E_RANGE: ranks < 1, rank is
+ * not in [0, ranks - 1], or block < 1. */
 TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank,
                                                     const tern_distributed_opts *opts, tern_error *err);
 

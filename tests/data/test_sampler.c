@@ -74,6 +74,43 @@ static void without_padding_every_sample_comes_once(void **state)
     for (int i = 0; i < 10; i++) assert_int_equal(seen[i], 1);
 }
 
+/* Rank r of R has, of every R * block places of one rank's order, the block at r. A whole number of blocks is
+ * for each: padded, dropped, or as far as the samples go. */
+static void blocks_are_parts_of_one_order(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {1, 7, 12, 23, 24, 60};
+    int64_t order[60], got[120];
+    for (size_t i = 0; i < TERN__COUNT(lengths); i++)
+        for (int ranks = 1; ranks <= 4; ranks++)
+            for (int64_t block = 1; block <= 5; block++)
+                for (int way = 0; way < 3; way++) {
+                    int64_t n = lengths[i], turn = ranks * block, total = 0;
+                    int64_t all = way == 0 ? n / turn * turn : way == 1 ? (n + turn - 1) / turn * turn : n;
+                    tern_sampler *whole = tern_random_sampler_new(n, 5, NULL);
+                    tern_sampler_indices(whole, order, NULL);
+                    tern_sampler_free(whole);
+                    for (int rank = 0; rank < ranks; rank++) {
+                        tern_distributed_opts opts = tern_distributed_defaults();
+                        opts.seed = 5;
+                        opts.block = block;
+                        opts.drop_last = way == 0;
+                        opts.pad = way == 1;
+                        tern_sampler *own = tern_distributed_sampler_new(n, ranks, rank, &opts, NULL);
+                        int64_t count = tern_sampler_length(own);
+                        assert_int_equal(tern_sampler_indices(own, got, NULL), TERN_OK);
+                        for (int64_t k = 0; k < count; k++) {
+                            int64_t place = k / block * turn + rank * block + k % block;
+                            assert_true(place < all);
+                            assert_int_equal(got[k], order[place % n]);
+                        }
+                        total += count;
+                        tern_sampler_free(own);
+                    }
+                    assert_int_equal(total, all);
+                }
+}
+
 /* Epoch e begins at e and counts down; with *ctx an index that is too large in epoch 1, and a failure in 2.
  */
 static int count_down(int64_t epoch, int64_t count, int64_t *order, void *ctx, tern_error *err)
@@ -165,6 +202,11 @@ static void bad_arguments_are_named(void **state)
     (void)state;
     tern_distributed_opts none = {0}, newer = tern_distributed_defaults();
     newer.size += 8;
+    tern_distributed_opts no_block = tern_distributed_defaults(), long_block = tern_distributed_defaults();
+    no_block.block = 0;
+    long_block.block = INT64_MAX;
+    expect_refused(10, 4, 1, &no_block, TERN_E_RANGE, "block is 0, expected [1, ");
+    expect_refused(10, 4, 1, &long_block, TERN_E_RANGE, "block is 9223372036854775807, expected [1, ");
     expect_refused(10, 4, 4, NULL, TERN_E_RANGE, "rank is 4, expected [0, 3] for 4 ranks");
     expect_refused(10, 4, -1, NULL, TERN_E_RANGE, "rank is -1");
     expect_refused(10, 0, 0, NULL, TERN_E_RANGE, "ranks is 0, expected at least 1");
@@ -195,6 +237,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distributed_is_pytorchs),
         cmocka_unit_test(without_padding_every_sample_comes_once),
+        cmocka_unit_test(blocks_are_parts_of_one_order),
         cmocka_unit_test(a_function_gives_the_order),
         cmocka_unit_test(sequential_counts_up_in_every_epoch),
         cmocka_unit_test(random_is_seeded_with_seed_plus_epoch),

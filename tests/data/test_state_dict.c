@@ -29,11 +29,12 @@ typedef struct rank {
     tern_loader *loader;
 } rank;
 
-static rank open_rank(int number, int world, int64_t batch_size, int workers)
+static rank open_rank_with(int number, int world, int64_t block, int64_t batch_size, int workers)
 {
     tern_error err = {0};
     tern_distributed_opts d = tern_distributed_defaults();
     d.seed = 7;
+    d.block = block;
     tern_loader_opts opts = tern_loader_defaults();
     opts.batch_size = batch_size;
     opts.workers = workers;
@@ -42,6 +43,11 @@ static rank open_rank(int number, int world, int64_t batch_size, int workers)
     r.loader = tern_loader_new(&labels, &opts, &err);
     assert_ok(err);
     return r;
+}
+
+static rank open_rank(int number, int world, int64_t batch_size, int workers)
+{
+    return open_rank_with(number, world, 1, batch_size, workers);
 }
 
 static void close_rank(rank *r)
@@ -154,6 +160,31 @@ static void other_ranks_and_batches_go_on_there(void **state)
                 expect_each_sample(from, to, 3, 3, taken);
                 expect_each_sample(from, to, 3, 5, taken);
             }
+}
+
+/* Ranks that share a step in blocks go on, on any number of them, with the same samples in the same step. */
+static void blocks_go_on_in_the_same_steps(void **state)
+{
+    (void)state;
+    enum { STEP = 12, STEPS = 9 };
+    static const int worlds[STEPS] = {4, 2, 2, 1, 3, 4, 1, 2, 4};
+    int64_t whole[SAMPLES + STEP], out[SAMPLES], epoch;
+    rank alone = open_rank_with(0, 1, STEP, STEP, 1), ranks[MAX_RANKS], before = {0};
+    for (int step = 0; step < STEPS; step++) {
+        int world = worlds[step], block = STEP / world;
+        assert_int_equal(next(&alone, whole, &epoch), STEP);
+        for (int r = 0; r < world; r++) {
+            ranks[r] = open_rank_with(r, world, block, block, 1);
+            if (step) hand_over(&before, &ranks[r]);
+            assert_int_equal(next(&ranks[r], out, &epoch), block);
+            assert_memory_equal(out, whole + r * block, (size_t)block * sizeof(*out));
+        }
+        if (step) close_rank(&before);
+        before = ranks[0];
+        for (int r = 1; r < world; r++) close_rank(&ranks[r]);
+    }
+    close_rank(&before);
+    close_rank(&alone);
 }
 
 /* The order is the saved one, whatever seed the new sampler has. */
@@ -288,6 +319,7 @@ int main(void)
         cmocka_unit_test(the_next_batch_is_the_next_batch),
         cmocka_unit_test(a_pass_under_way_is_given_up),
         cmocka_unit_test(other_ranks_and_batches_go_on_there),
+        cmocka_unit_test(blocks_go_on_in_the_same_steps),
         cmocka_unit_test(the_seed_is_the_saved_one),
         cmocka_unit_test(the_position_ends_with_the_samples),
         cmocka_unit_test(the_last_batch_may_be_dropped),

@@ -52,7 +52,7 @@ def topk_correct(run, x, label, ks, ignored=-100):
 class SamplerOpts(ctypes.Structure):
     """tern_distributed_opts."""
 
-    _fields_ = [("size", c_size_t), ("shuffle", c_bool), ("seed", c_uint64), ("drop_last", c_bool), ("pad", c_bool)]
+    _fields_ = [("size", c_size_t), ("shuffle", c_bool), ("seed", c_uint64), ("drop_last", c_bool), ("pad", c_bool), ("block", ctypes.c_int64)]
 
 
 def data(samples):

@@ -27,6 +27,7 @@ class DistributedOpts(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("drop_last", ctypes.c_bool),
         ("pad", ctypes.c_bool),
+        ("block", ctypes.c_int64),
     ]
 
 

@@ -1,8 +1,9 @@
 /* sampler.c - decides which samples this rank sees in an epoch, and in which order.
  *
  * Three samplers are one: the epoch's order is 0 .. n-1 or a permutation of that, and rank r of R takes
- * its positions r, r + R, r + 2R, ... Padding repeats the order from its start, so position p is order[p %
- * n]. The sequential and the random sampler have one rank. A fourth sampler asks a function of the user's. */
+ * its blocks of positions r, r + R, r + 2R, ... Padding repeats the order from its start, so position p is
+ * order[p % n]. The sequential and the random sampler have one rank. A fourth sampler asks a function of the
+ * user's. */
 #include "data/loader/sampler.h"
 
 #include "base/base.h"
@@ -14,6 +15,7 @@ struct tern_sampler {
     int64_t n;
     int64_t count; /* positions of this rank */
     int ranks, rank;
+    int64_t block; /* positions that a rank gets at a time */
     uint64_t seed;
     int64_t epoch;
     tern_rng *rng;      /* NULL: the order is 0 .. n-1 */
@@ -24,14 +26,16 @@ struct tern_sampler {
 
 tern_distributed_opts tern_distributed_defaults(void)
 {
-    return (tern_distributed_opts){.size = sizeof(tern_distributed_opts), .shuffle = true, .pad = true};
+    return (tern_distributed_opts){
+        .size = sizeof(tern_distributed_opts), .shuffle = true, .pad = true, .block = 1};
 }
 
 static int64_t positions(int64_t n, int ranks, int rank, const tern_distributed_opts *opts)
 {
-    if (opts->drop_last) return n / ranks;
-    if (opts->pad) return n / ranks + (n % ranks != 0);
-    return n / ranks + (rank < n % ranks);
+    int64_t all = ranks * opts->block, full = n / all * opts->block, rest = n % all - rank * opts->block;
+    if (opts->drop_last) return full;
+    if (opts->pad) return full + (n % all ? opts->block : 0);
+    return full + TERN__MIN(TERN__MAX(rest, 0), opts->block);
 }
 
 static tern_sampler *sampler_new(int64_t n, int ranks, int rank, const tern_distributed_opts *opts,
@@ -44,7 +48,7 @@ static tern_sampler *sampler_new(int64_t n, int ranks, int rank, const tern_dist
     }
     tern_sampler *sampler = tern__alloc(sizeof(*sampler), func, err);
     if (!sampler) return NULL;
-    *sampler = (tern_sampler){.n = n, .ranks = ranks, .rank = rank, .seed = opts->seed};
+    *sampler = (tern_sampler){.n = n, .ranks = ranks, .rank = rank, .block = opts->block, .seed = opts->seed};
     sampler->count = positions(n, ranks, rank, opts);
     if (!opts->shuffle) return sampler;
     sampler->rng = tern_rng_new(opts->seed, err);
@@ -57,13 +61,13 @@ static tern_sampler *sampler_new(int64_t n, int ranks, int rank, const tern_dist
 tern_sampler *tern_sequential_sampler_new(int64_t n, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    return sampler_new(n, 1, 0, &(tern_distributed_opts){0}, "tern_sequential_sampler_new", err);
+    return sampler_new(n, 1, 0, &(tern_distributed_opts){.block = 1}, "tern_sequential_sampler_new", err);
 }
 
 tern_sampler *tern_random_sampler_new(int64_t n, uint64_t seed, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    tern_distributed_opts opts = {.shuffle = true, .seed = seed};
+    tern_distributed_opts opts = {.shuffle = true, .seed = seed, .block = 1};
     return sampler_new(n, 1, 0, &opts, "tern_random_sampler_new", err);
 }
 
@@ -82,6 +86,11 @@ tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const
                         ranks);
         return NULL;
     }
+    if (opts.block < 1 || opts.block > MAX_SAMPLES / ranks) {
+        tern__error_set(err, func, TERN_E_RANGE, "block is %lld, expected [1, %lld] for %d ranks",
+                        (long long)opts.block, (long long)(MAX_SAMPLES / ranks), ranks);
+        return NULL;
+    }
     return sampler_new(n, ranks, rank, &opts, func, err);
 }
 
@@ -94,7 +103,7 @@ tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, vo
                         (long long)count, order ? "" : " and NULL");
         return NULL;
     }
-    tern_sampler *sampler = sampler_new(n, 1, 0, &(tern_distributed_opts){0}, __func__, err);
+    tern_sampler *sampler = sampler_new(n, 1, 0, &(tern_distributed_opts){.block = 1}, __func__, err);
     if (!sampler) return NULL;
     sampler->count = count;
     sampler->fill = order;
@@ -120,9 +129,14 @@ int64_t tern__sampler_span(const tern_sampler *sampler)
     return sampler->n;
 }
 
-int tern__sampler_ranks(const tern_sampler *sampler)
+int64_t tern__sampler_place(const tern_sampler *sampler, int64_t position)
 {
-    return sampler->ranks;
+    return position / (sampler->ranks * sampler->block) * sampler->block;
+}
+
+int64_t tern__sampler_position(const tern_sampler *sampler, int64_t place)
+{
+    return place * sampler->ranks;
 }
 
 bool tern__sampler_shuffles(const tern_sampler *sampler)
@@ -179,7 +193,8 @@ int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err)
         tern_rng_permutation(sampler->rng, sampler->order, sampler->n);
     }
     for (int64_t i = 0; i < sampler->count; i++) {
-        int64_t position = (sampler->rank + i * sampler->ranks) % sampler->n;
+        int64_t turn = i / sampler->block * sampler->ranks + sampler->rank;
+        int64_t position = (turn * sampler->block + i % sampler->block) % sampler->n;
         out[i] = sampler->order ? sampler->order[position] : position;
     }
     return TERN_OK;

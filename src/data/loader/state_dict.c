@@ -18,7 +18,7 @@ tern_object *tern_loader_state_dict(const tern_loader *loader, tern_error *err)
     }
     const tern_sampler *sampler = tern__loader_sampler(loader);
     tern__loader_place place = tern__loader_place_get(loader);
-    int64_t position = place.samples * tern__sampler_ranks(sampler);
+    int64_t position = tern__sampler_position(sampler, place.samples);
     tern_object *state = tern_object_dict(e);
     tern_object_set(state, "epoch", tern_object_int(place.epoch, e), e);
     tern_object_set(state, "position", tern_object_int(position, e), e);
@@ -66,6 +66,6 @@ int tern_loader_state_dict_load(tern_loader *loader, const tern_object *state, t
             (long long)s.length, order_name(s.shuffle), (long long)tern__sampler_span(sampler),
             order_name(shuffles));
     tern__sampler_seed_set(sampler, (uint64_t)s.seed);
-    tern__loader_place_set(loader, (tern__loader_place){s.epoch, s.position / tern__sampler_ranks(sampler)});
+    tern__loader_place_set(loader, (tern__loader_place){s.epoch, tern__sampler_place(sampler, s.position)});
     return TERN_OK;
 }
