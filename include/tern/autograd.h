@@ -56,6 +56,9 @@ TERN_API void tern_scope_release(tern_scope *scope, int64_t mark, int count, ter
  * of this seed, for the scope's rank in its group. tern_scope_end moves on to the next step. A new scope has
  * seed 0 and step 0. A run that is resumed at a step draws the numbers that it would have drawn. */
 TERN_API void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step);
+/* Lets the ops that follow draw the numbers of another rank: of the one that would have computed this
+ * microbatch if there were more ranks (tern_ddp_opts.microbatches). A new scope has its group's. */
+TERN_API void tern_scope_seed_rank_set(tern_scope *scope, uint64_t rank);
 
 /* Returns the scope's first error so far; its code is TERN_OK if there is none. Borrowed. */
 TERN_API const tern_error *tern_scope_error(const tern_scope *scope);

@@ -56,6 +56,12 @@ typedef struct tern_ddp_opts {
                               * on each side. Between GPUs with the back end "nccl" partial sums are rounded
                               * to 16 bits too (tern_reduce_op). PyTorch's bf16_compress_hook and
                               * fp16_compress_hook. Default TERN_F32: gradients keep their own type */
+    int microbatches; /* n > 1, a power of two: of n backwards the last is synchronised (tern_ddp_sync_set).
+                       * Their gradients, f32 or f64, are summed as all_reduce sums those of ranks: p ranks
+                       * with n get the bits of p n ranks without. tern_ddp_loss_mean has the mean of the
+                       * ranks' sums of n losses. Between two of the backwards a gradient is that of the last
+                       * one. Needs log2(n) times the gradients' memory. E_STATE: a backward is synchronised
+                       * before the last, or the last is not. Default 0: any number, added one by one     */
 } tern_ddp_opts;
 /* Returns the default options. */
 TERN_API tern_ddp_opts tern_ddp_defaults(void);

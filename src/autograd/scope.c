@@ -172,6 +172,11 @@ void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step)
     scope->draws = 0;
 }
 
+void tern_scope_seed_rank_set(tern_scope *scope, uint64_t rank)
+{
+    if (scope) scope->stream = rank;
+}
+
 /* Keys of neighbouring ranks are 2^64 divided by the golden ratio apart, so neighbouring seeds share none. */
 tern__draw tern__scope_draw(tern_scope *scope)
 {

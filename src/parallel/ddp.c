@@ -36,6 +36,10 @@ static int check_opts(const tern_ddp_opts *opts, tern_error *err)
         return tern__error_set(err, func, TERN_E_DTYPE,
                                "ddp: expected a reduce_dtype of f32, bf16 or f16, got %s",
                                tern_dtype_name(opts->reduce_dtype));
+    if (opts->microbatches < 0 || opts->microbatches & (opts->microbatches - 1))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "ddp: expected 0 or a power of two of microbatches, got %d",
+                               opts->microbatches);
     if (opts->ignore_count < 0 || (opts->ignore_count && !opts->ignore))
         return tern__error_set(err, func, TERN_E_INVALID, "ddp: ignore has %d names%s", opts->ignore_count,
                                opts->ignore ? "" : " and is NULL");

@@ -94,6 +94,7 @@ struct tern_ddp {
     struct tern__stats *stats;
     struct tern__ddp_static_graph *static_graph;
     struct tern__ddp_normaliser *normaliser;
+    struct tern__ddp_microbatches *microbatches;
 };
 
 /* True if the back end can reach the device's memory. Collectives then work on it directly. */

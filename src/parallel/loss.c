@@ -4,7 +4,7 @@
  * gradients' device, the loss is reduced and divided there: the host knows the divisor, and reads the loss
  * when it is asked for. A single rank stores its loss as the mean. If the back end does not reach the device,
  * the loss is copied to the host during backward, and written to the side values when their bucket is posted.
- */
+ * The losses of microbatches are added up on the host. */
 #include "parallel/ddp.h"
 
 #include "kernels/kernel.h"
@@ -59,7 +59,7 @@ static int loss_open(tern_ddp *ddp, tern_error *err)
     size_t bytes = 2 * sizeof(float);
     ddp_loss *self = ddp->loss;
     self->mean = NAN;
-    self->device = find_device(ddp, &is_reached);
+    self->device = ddp->opts.microbatches > 1 ? NULL : find_device(ddp, &is_reached);
     if (!self->device) return TERN_OK;
     self->is_reached = is_reached;
     self->block = tern__ddp_alloc(ddp, self->device, bytes, err);
@@ -153,6 +153,11 @@ static double scale_of(const tern__node *node)
     return tern__host_item(node->scale_at, &value, NULL) ? NAN : value;
 }
 
+double tern__ddp_loss_item(const tern_ddp *ddp)
+{
+    return tern_item(ddp->round.loss) / scale_of(ddp->round.loss->node);
+}
+
 static int loss_start(tern_ddp *ddp, tern_error *err)
 {
     ddp_loss *self = ddp->loss;
@@ -160,7 +165,8 @@ static int loss_start(tern_ddp *ddp, tern_error *err)
     bool counts = tern__side_get(ddp, TERN__SIDE_COUNTS) > 0;
     bool is_there = loss && self->device && tern__memory_device(loss->view.data) == self->device;
     bool is_here = counts && !self->is_reached && !is_there;
-    tern__side_set(ddp, TERN__SIDE_LOSS, is_here ? tern_item(loss) / scale_of(loss->node) : 0);
+    tern__side_set(ddp, TERN__SIDE_LOSS,
+                   is_here ? tern__microbatches_loss(ddp, tern__ddp_loss_item(ddp)) : 0);
     self->is_sent = false;
     if (self->is_reached) return reached_start(ddp, counts, err);
     return counts && is_there ? copy_start(ddp, err) : TERN_OK;

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-/* compress.c rounds gradients before staging.c copies them, and takes the means from it. */
+/* microbatches.c completes the sums that compress.c rounds, before staging.c copies them; the means take the
+ * opposite way. */
 static const tern__ddp_part *const list[TERN__DDP_PARTS] = {
-    &tern__choices_part,      &tern__checksum_part,   &tern__buffers_part,   &tern__compress_part,
-    &tern__staging_part,      &tern__loss_part,       &tern__straggler_part, &tern__stats_part,
-    &tern__static_graph_part, &tern__normaliser_part,
+    &tern__choices_part,  &tern__checksum_part,     &tern__buffers_part,    &tern__microbatches_part,
+    &tern__compress_part, &tern__staging_part,      &tern__loss_part,       &tern__straggler_part,
+    &tern__stats_part,    &tern__static_graph_part, &tern__normaliser_part,
 };
 
 static bool is_on(const tern_ddp *ddp, const tern__ddp_part *part)

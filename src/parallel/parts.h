@@ -46,7 +46,8 @@ extern const tern__ddp_part tern__straggler_part;
 extern const tern__ddp_part tern__stats_part;
 extern const tern__ddp_part tern__static_graph_part;
 extern const tern__ddp_part tern__normaliser_part;
-enum { TERN__DDP_PARTS = 10 };
+extern const tern__ddp_part tern__microbatches_part;
+enum { TERN__DDP_PARTS = 11 };
 
 /* Makes the states of the parts that are on, zeroed, lists their functions in ddp->hooks, and opens them. */
 int tern__parts_open(tern_ddp *ddp, tern_error *err);
@@ -71,6 +72,8 @@ int tern__ddp_staging_test(tern_ddp *ddp, tern_error *err);
 
 /* ---- loss.c: the mean of the ranks' losses ---- */
 
+/* Waits for the running backward's loss and returns it, without a scale. */
+double tern__ddp_loss_item(const tern_ddp *ddp);
 /* Returns where the loss is reduced if it has a bucket of its own; NULL: it is one of the side values. */
 const tern__extent *tern__ddp_loss_extent(const tern_ddp *ddp);
 
@@ -83,5 +86,10 @@ int tern__straggler_rank(const tern_ddp *ddp, double *share);
 
 /* Returns the weight of the running backward's loss in synchronised batch norms. */
 double tern__normaliser_loss_weight(const tern_ddp *ddp);
+
+/* ---- microbatches.c: a round's gradients, summed as those of so many ranks ---- */
+
+/* Returns the sum of the losses so far, `loss` being the running backward's; `loss` if the part is off. */
+double tern__microbatches_loss(const tern_ddp *ddp, double loss);
 
 #endif

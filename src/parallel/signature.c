@@ -83,7 +83,9 @@ static void write_opts(char line[LINE], const tern_ddp_opts *opts, int synced)
                         opts->reduce_dtype == TERN_F32 ? "" : tern_dtype_name(opts->reduce_dtype),
                         opts->gradient_predivide_factor);
     if (opts->checksum_every)
-        snprintf(line + used, LINE - (size_t)used, ", checksums every %d", opts->checksum_every);
+        used += snprintf(line + used, LINE - (size_t)used, ", checksums every %d", opts->checksum_every);
+    if (opts->microbatches > 1)
+        snprintf(line + used, LINE - (size_t)used, ", %d microbatches", opts->microbatches);
 }
 
 static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)

@@ -68,6 +68,7 @@ class DdpOpts(ctypes.Structure):
         ("checksum_every", ctypes.c_int),
         ("mixed_kernels", ctypes.c_bool),
         ("reduce_dtype", ctypes.c_int),
+        ("microbatches", ctypes.c_int),
     ]
 
 
