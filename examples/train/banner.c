@@ -62,8 +62,8 @@ void banner_print(const trainer *t, int64_t steps_per_epoch)
            tern_group_backend(t->world), tern_device_name(t->device));
     print_oversubscribed(t, threads);
     printf("  batch      %lld x %d", (long long)f->batch, ranks);
-    if (f->accumulate > 1) printf(" x %lld", (long long)f->accumulate);
-    printf(" = %lld, %lld steps per epoch\n", (long long)(f->batch * ranks * f->accumulate),
+    if (t->parts > 1) printf(" x %lld", (long long)t->parts);
+    printf(" = %lld, %lld steps per epoch\n", (long long)(f->batch * ranks * t->parts),
            (long long)steps_per_epoch);
     print_rate(t);
     printf("  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",

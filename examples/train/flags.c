@@ -240,6 +240,8 @@ static int all_rows(flags *f, const flag *own, flag rows[FLAGS_MAX])
         {"workers", 'j', FLAG_COUNT, &f->workers, "N", "loader threads per rank", 0, 256},
         {"batch-size", 'b', FLAG_COUNT, &f->batch, "N", "samples per rank and batch", 1, 1 << 20},
         {"accumulate", 0, FLAG_COUNT, &f->accumulate, "N", "batches of a step", 1, 1 << 20},
+        {"microbatches", 0, FLAG_COUNT, &f->microbatches, "N",
+         "batches of a step over all ranks: the same bits on any number of them; 0: off", 0, 1 << 20},
         {"epochs", 0, FLAG_COUNT, &f->epochs, "N", "passes over the training data", 0, 100000},
         {"start-epoch", 0, FLAG_COUNT, &f->start_epoch, "N", "start as if N epochs were done", 0, 100000},
         {"max-steps", 0, FLAG_COUNT, &f->max_steps, "N", "end after N steps in all; 0: --epochs counts", 0,
@@ -337,6 +339,9 @@ static void check_together(const flags *f)
     if (f->start_epoch && f->start_epoch >= f->epochs)
         flags_wrong(f, "--start-epoch: expected less than --epochs %lld, got %lld", (long long)f->epochs,
                     (long long)f->start_epoch);
+    if (f->microbatches && f->accumulate > 1)
+        flags_wrong(f, "--accumulate: --microbatches says how many batches a step has, got %lld",
+                    (long long)f->accumulate);
     if (f->log_dir && strlen(f->log_dir) >= FLAGS_DIR)
         flags_wrong(f, "--log-dir: expected a path of less than %d bytes, got %zu", FLAGS_DIR,
                     strlen(f->log_dir));

@@ -41,6 +41,7 @@ typedef struct flags {
     int64_t workers;             /* loader threads per rank                               */
     int64_t batch;               /* samples per rank and batch                            */
     int64_t accumulate;          /* batches whose gradients are added for a step          */
+    int64_t microbatches;        /* batches of a step over all ranks; 0: ranks x accumulate */
     int64_t epochs, start_epoch;
     int64_t save_every, evaluate_every, max_steps; /* steps; 0: only after epochs, and no limit */
     double lr, momentum, weight_decay;

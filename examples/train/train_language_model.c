@@ -503,7 +503,7 @@ int main(int argc, char **argv)
         {"temperature", 0, FLAG_NUMBER, &m.temperature, "T", "of the samples", 0.01, 100},
         {0}};
     f.batch = 16;
-    f.epochs = 5;
+    f.epochs = 4;
     f.lr = 2e-3;
     f.min_lr = 2e-4;
     f.weight_decay = 0.1;

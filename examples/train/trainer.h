@@ -69,6 +69,7 @@ struct trainer {
     gallery gallery;
     char dir[FLAGS_DIR]; /* the folder of this run */
     int64_t epoch, step; /* completed              */
+    int64_t parts;       /* batches of a step on this rank */
     double waiting;      /* share of the epoch's time in which a rank's data was awaited */
     double evaluated;    /* seconds of evaluations within the epoch                      */
     int64_t test_steps;  /* of an evaluation, on the rank with the most batches      */

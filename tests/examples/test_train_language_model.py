@@ -55,8 +55,9 @@ class CommandLine(Folder):
             ("--data", "a.txt", "--pretrained", "p", "--dropout", "0.1"): "--dropout: the model of --pretrained has its own",
             ("--data", "a.txt", "--tokenizer", "p", "--vocabulary", "300"): "--vocabulary: none is made, since there is a tokenizer",
             ("--data", "a.txt", "--lora-alpha", "3"): "--lora-alpha: there are no adapters without --lora-rank",
-            ("--data", "a.txt", "--start-epoch", "5"): "--start-epoch: expected less than --epochs 5, got 5",
+            ("--data", "a.txt", "--start-epoch", "5"): "--start-epoch: expected less than --epochs 4, got 5",
             ("--data", "a.txt", "--schedule", "linear"): '--schedule: expected milestones|cosine, got "linear"',
+            ("--data", "a.txt", "--accumulate", "2", "--microbatches", "4"): "--accumulate: --microbatches says how many batches a step has, got 2",
             ("--data", "a.txt", "--accumulate", "0"): '--accumulate: expected a whole number from 1 to 1048576, got "0"',
         }.items():
             with self.subTest(flags=flags):
@@ -205,6 +206,21 @@ class Training(Folder):
         whole, stopped = (torch.load(self.path(name, "latest")) for name in ("whole", "stopped"))
         self.assertIsNone(same(whole, stopped))
         self.assertIsNone(same(self.weights("whole"), self.weights("stopped")))
+
+    def test_microbatches_have_the_same_bits_on_any_number_of_ranks(self):
+        """A run that goes on in mid-epoch on fewer and on more ranks ends with the model, the optimizer and the losses of one that never stopped."""
+        flags = ("--epochs", 2, "--microbatches", 4, "-b", 4, "--dropout", 0.1, "--threads", 1, "--schedule", "milestones")
+        self.train(4, "whole", *flags)
+        for ranks, more in ((4, ("--max-steps", 7)), (1, ("--max-steps", 15, "--resume", "latest")), (2, ("--max-steps", 30, "--resume", "latest")),
+                            (4, ("--resume", "latest"))):
+            out = self.train(ranks, "changing", *flags, *more)
+            self.assertIn(f"batch      4 x {ranks}{f' x {4 // ranks}' if ranks < 4 else ''} = 16,", out)
+        code, _, err = call(3, NAME, *self.shared, "--vocabulary", 280, *flags, "--log-dir", "changing", cwd=self.folder)
+        self.assertNotEqual(code, 0)
+        self.assertIn("--microbatches: 3 ranks cannot share 4 batches: each has to get 1, 2, 4, 8 .. of them", err)
+        whole, changing = (torch.load(self.path(name, "latest")) for name in ("whole", "changing"))
+        self.assertIsNone(same(whole, changing))
+        self.assertIsNone(same(self.weights("whole"), self.weights("changing")))
 
     def test_a_file_of_tokens_and_another_number_of_ranks(self):
         subprocess.run([TERN, "tokenize", "--train", "280", "--tokenizer", "words", "-o", "text.bin", "--no-eot", "text.txt"], cwd=self.folder,
