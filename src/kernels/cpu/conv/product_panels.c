@@ -65,13 +65,17 @@ static inline const float *next(const tern__conv_product *p, const float *in, in
         }                                                                                                    \
     }
 
-/* As many outputs from `out` on as `vectors` vectors hold. The next panel's inputs are fetched meanwhile: they
- * come from many blocks, and a processor that has twice as many instructions for them looks less far ahead. */
+/* As many outputs from `out` on as `vectors` vectors hold. Where the sums go and the next panel's inputs are
+ * fetched meanwhile: inputs come from many blocks, and a processor that has twice as many instructions for
+ * them looks less far ahead. */
 TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vectors, const float *in, int step,
                             float *sums, int positions)
 {
     const float *w = p->weight + out;
     tern__lanes sum[NARROW][VECTORS] = {{{0}}};
+    if (LANES < BLOCK)
+        for (int o = 0; o < vectors * LANES; o += BLOCK)
+            EACH(i, positions) __builtin_prefetch(sums + o / BLOCK * p->sum_pitch + i * p->sum_step, 1);
     for (int64_t b = 0, left = p->near; b < p->blocks; b++, in = next(p, in, &left)) {
         if (LANES < BLOCK) EACH(i, positions) __builtin_prefetch(in + (positions + i) * step);
         for (int c = 0; c < BLOCK; c++, w += p->width) ADD_INPUT(vectors, positions, in[i * step + c])
