@@ -82,7 +82,7 @@ typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
                 to[2 * i] = __builtin_shufflevector(a, b, TERN__ZIP_FIRST);                                  \
                 to[2 * i + 1] = __builtin_shufflevector(a, b, TERN__ZIP_SECOND);                             \
             }                                                                                                \
-            memcpy(v, to, sizeof(to));                                                                       \
+            _Pragma("GCC unroll 16") for (int i = 0; i < TERN__LANES; i++) v[i] = to[i];                     \
         }                                                                                                    \
     }
 

@@ -17,7 +17,7 @@ static tern__conv_product joined(const tern__conv_product *p)
 static void product_multiply(const tern__conv_product *p, const tern__product_panels *panels, int64_t out,
                              int64_t outputs)
 {
-    int64_t count = (p->columns + panels->positions - 1) / panels->positions;
+    int64_t most = tern__product_positions(panels, outputs), count = (p->columns + most - 1) / most;
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t i = 0; i < count; i++) {
             int64_t first = p->columns * i / count, last = p->columns * (i + 1) / count;
@@ -39,6 +39,6 @@ void tern__conv_multiply_back(const tern__conv_product *p, float *dw)
 {
     const tern__product_panels *panels = TERN__BY_WIDTH(tern__product_panels);
     tern__conv_product j = joined(p);
-    int64_t outputs = TERN__MIN(j.width, panels->outputs);
+    int64_t outputs = TERN__MIN(j.width, panels->back_outputs);
     for (int64_t out = 0; out < j.width; out += outputs) panels->sum_back(&j, out, outputs, dw);
 }

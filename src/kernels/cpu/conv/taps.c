@@ -1,5 +1,5 @@
-/* taps.c - f32 convolutions as sums over taps (taps/conv.h): dilated and strided ones, and all if oneDNN
- * has no code for the CPU. */
+/* taps.c - f32 convolutions as sums over taps (taps/conv.h): dilated and strided ones, 1x1 on CPUs without
+ * AVX-512, and all if oneDNN has no code for the CPU. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
@@ -15,10 +15,15 @@ static bool is_dilated(const tern__conv *c)
     return dilated;
 }
 
-static bool is_gradient_of_taps(const tern__conv *c)
+static bool is_point(const tern__conv *c)
 {
     const tern__view *w = c->op[TERN__CONV_W].view;
-    return c->op[TERN__CONV_W].result && tern__view_count(w) > w->shape[0] * w->shape[1];
+    return tern__view_count(w) == w->shape[0] * w->shape[1];
+}
+
+static bool is_gradient_of_taps(const tern__conv *c)
+{
+    return c->op[TERN__CONV_W].result && !is_point(c);
 }
 
 static bool is_strided(const tern__conv *c)
@@ -32,7 +37,8 @@ static bool is_strided(const tern__conv *c)
 static bool taps_takes(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
-    return (is_dilated(c) || is_strided(c) || is_gradient_of_taps(c) || !tern__dnnl_has_convolutions()) &&
+    bool many = !tern__dnnl_has_convolutions() || (is_point(c) && !tern__is_wide());
+    return (many || is_dilated(c) || is_strided(c) || is_gradient_of_taps(c)) &&
            tern__taps_takes(c->call, op[TERN__CONV_X].view, op[TERN__CONV_W].view, op[TERN__CONV_Y].view);
 }
 
@@ -53,12 +59,12 @@ static bool is_winograds(const tern__conv *c)
 
 /* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its
  * strided convolutions reach half of the speed here, and its gradients of weights on volumes of few channels
- * a fifth to a half: sums stay in registers, as fast as with sixteen floats. With few positions most of the
- * time goes into storing the sums. */
+ * a fifth to a half: sums stay in registers, as fast as with sixteen floats. Of 1x1 it reaches four fifths.
+ * With few positions most of the time goes into storing the sums, or into packing the weights. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
-    bool slow = is_gradient_of_taps(c) || (is_strided(c) && !c->op[TERN__CONV_W].result);
+    bool result = c->op[TERN__CONV_W].result, slow = result ? !is_point(c) : is_strided(c) || is_point(c);
     return slow && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 

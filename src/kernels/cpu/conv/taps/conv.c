@@ -15,7 +15,8 @@
 #include "kernels/cpu/widths.h"
 #include "kernels/pack.h"
 
-#define CHUNK 128 /* inputs that are multiplied at once */
+#define CHUNK 128       /* inputs that are multiplied at once */
+#define CACHE (1 << 18) /* bytes of all inputs of a point's band, unless a row has more */
 
 /* Scratch buffer. */
 enum { WEIGHTS = TERN__SCRATCH_OPERAND };
@@ -30,6 +31,7 @@ typedef struct job {
     int64_t groups;      /* groups of outputs */
     int64_t bands, band; /* bands of a sheet; rows of a band */
     const float *packed; /* packed weights of all groups */
+    bool is_point;       /* one tap, which every output sees */
 } job;
 
 /* The unit of work of a thread: a group of outputs on a band. */
@@ -54,6 +56,17 @@ bool tern__taps_takes(const tern__call *call, const tern__view *x, const tern__v
 static int64_t room(const job *j)
 {
     return tern__taps_room(&j->w, j->w.ins, tern__taps_count(&j->space));
+}
+
+/* Whether there is one tap, and every output sees it. */
+static bool is_point(const job *j)
+{
+    bool point = tern__taps_count(&j->space) == 1;
+    for (int axis = 0; axis < TERN__TAPS_AXES; axis++) {
+        const tern__taps_axis *a = &j->space.axis[axis];
+        point = point && a->in_stride * a->out_stride == 1 && tern__taps_see(a, 0, 0, a->out).count == a->out;
+    }
+    return point;
 }
 
 /* ---- a part ---- */
@@ -95,21 +108,23 @@ static void add_inputs(const job *j, const part *s, int64_t in)
     float *outs = tern__taps_block(j->out, s->image, 2 * s->group);
     const float *weight = j->packed + s->group * room(j);
     int64_t width = tern__taps_width(&j->w, s->group);
-    if (in == 0) begin_part(j, s, outs);
+    bool begins = in == 0 && !(j->is_point && !j->bias);
+    if (begins) begin_part(j, s, outs);
     for (int64_t tap = 0; tap < tern__taps_count(&j->space); tap++) {
         tern__conv_product p = tern__taps_product(&j->space, tap, &s->band, ins, outs);
         p.weight = weight + tap * tern__taps_pitch(&j->w, s->group, j->w.ins) + in * width;
         p.blocks = TERN__MIN(CHUNK, j->w.ins - in) / TERN__BLOCK;
         p.width = width;
+        p.add = begins || in > 0 || j->call->add[0];
         if (p.rows) tern__conv_multiply(&p);
     }
 }
 
-/* Computes parts first .. last - 1, those of a band in turn for every chunk of inputs. */
+/* Computes parts first .. last - 1, those of a band in turn for every chunk of inputs, or one by one. */
 static void taps_compute(const job *j, int64_t first, int64_t last)
 {
     for (int64_t next; first < last; first = next) {
-        next = TERN__MIN(last, (first / j->groups + 1) * j->groups);
+        next = j->is_point ? first + 1 : TERN__MIN(last, (first / j->groups + 1) * j->groups);
         for (int64_t in = 0; in < j->w.ins; in += CHUNK)
             for (int64_t i = first; i < next; i++) {
                 part s = taps_part_of(j, i);
@@ -130,7 +145,11 @@ static job taps_plan(const tern__call *call, const tern__view *x, const tern__vi
     j.groups = tern__taps_groups(&j.w);
     int64_t sheets = j.out->shape[0] * j.space.axis[TERN__TAPS_SHEETS].out, whole = sheets * j.groups;
     int64_t rows = j.space.axis[TERN__TAPS_ROWS].out;
-    int64_t cuts = TERN__MIN(rows, (j.threads + whole - 1) / whole);
+    int64_t cuts = (j.threads + whole - 1) / whole,
+            row = j.w.ins * j.space.axis[TERN__TAPS_COLUMNS].in * (int64_t)sizeof(float);
+    j.is_point = is_point(&j);
+    if (j.is_point) cuts = TERN__MAX(cuts, rows * row / CACHE);
+    cuts = TERN__MIN(rows, cuts);
     j.band = (rows + cuts - 1) / cuts;
     j.bands = (rows + j.band - 1) / j.band;
     return j;

@@ -2,6 +2,8 @@
  * stay in the cache until they are complete. */
 #include "kernels/cpu/conv/taps/pack.h"
 
+#include <string.h>
+
 tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool turned)
 {
     int in = turned ? 0 : 1, out = 1 - in;
@@ -31,6 +33,11 @@ void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group)
 {
     int64_t width = tern__taps_width(w, group), pitch = tern__taps_pitch(w, group, w->ins);
     int64_t taps = w->taps[0] * w->taps[1] * w->taps[2];
+    if (w->out_stride == 1) { /* one tap */
+        for (int64_t in = 0; in < w->ins; in++)
+            memcpy(to + in * width, taps_place(w, 32 * group, in, 0), (size_t)width * sizeof(*to));
+        return;
+    }
     for (int64_t block = 0; block < w->ins; block += TERN__BLOCK)
         for (int64_t o = 0; o < width; o++)
             for (int64_t tap = 0; tap < taps; tap++) {

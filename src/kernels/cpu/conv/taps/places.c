@@ -105,6 +105,11 @@ static int cut_axis(span to[SPANS], const tern__taps_axis *a)
 
 /* ---- a class ---- */
 
+static int64_t panel_outputs(const job *j, const class *c)
+{
+    return TERN__MIN(j->panels->outputs, tern__taps_width(j->w, c->group));
+}
+
 /* Multiplies the panel's places by some taps of inputs `in` .. in + CHUNK - 1. */
 static void add_taps(const job *j, const class *c, int64_t in, int64_t tap, int64_t taps)
 {
@@ -125,7 +130,7 @@ static void add_taps(const job *j, const class *c, int64_t in, int64_t tap, int6
                            .add = !first || j->call->add[0]};
     const float *from[TERN__CONV_PLACES];
     for (int i = 0; i < c->count; i++) from[i] = c->in[i] + in / TERN__BLOCK * in_pitch;
-    j->panels->sum_places(&p, c->out, TERN__MIN(j->panels->outputs, width), from, c->to, c->count);
+    j->panels->sum_places(&p, c->out, panel_outputs(j, c), from, c->to, c->count);
 }
 
 /* Outputs that see no tap get the bias. */
@@ -162,10 +167,11 @@ static void list_taps(const job *j, class *c)
 static void add_row(const job *j, class *c, const float *in, float *to)
 {
     const tern__taps_axis *x = &j->space->axis[TERN__TAPS_COLUMNS];
+    int64_t most = tern__product_positions(j->panels, panel_outputs(j, c));
     for (int64_t i = 0; i < c->span[TERN__TAPS_COLUMNS]->count; i++) {
         c->in[c->count] = in + i * x->in_stride * TERN__BLOCK;
         c->to[c->count++] = to + i * x->out_stride * TERN__BLOCK;
-        if (c->count == j->panels->places) panel_flush(j, c);
+        if (c->count == most) panel_flush(j, c);
     }
 }
 

@@ -6,6 +6,8 @@
 #include "kernels/cpu/conv/winograd/transforms.h"
 
 #define TAPS TERN__WINOGRAD_SQUARE
+/* Unrolled, so that the vectors of a transpose stay in registers. */
+#define EACH_LANE(l) _Pragma("GCC unroll 16") for (int l = 0; l < LANES; l++)
 
 DEFINE_BOTH(weight_tile, weight_step, 3, IN)
 DEFINE_BOTH(weight_grad_tile, weight_grad_step, IN, 3)
@@ -19,11 +21,11 @@ TERN__INLINE void load_following(float *taps, const channels *c, tern_dtype dtyp
     for (int64_t o = 0; o < BLOCK; o += LANES)
         for (int64_t i = 0; i < BLOCK * TAPS; i += LANES) {
             tern__words v[LANES];
-            for (int l = 0; l < LANES; l++)
-                v[l] = (tern__words)tern__lanes_get(c->data, dtype, c->first + (o + l) * c->out_stride + i,
-                                                    LANES);
+            EACH_LANE(l)
+            v[l] =
+                (tern__words)tern__lanes_get(c->data, dtype, c->first + (o + l) * c->out_stride + i, LANES);
             turn(v);
-            for (int l = 0; l < LANES; l++) memcpy(taps + (i + l) * BLOCK + o, &v[l], sizeof(v[l]));
+            EACH_LANE(l) memcpy(taps + (i + l) * BLOCK + o, &v[l], sizeof(v[l]));
         }
 }
 
@@ -39,13 +41,13 @@ TERN__INLINE void load_turned(float *taps, const channels *c, tern_dtype dtype)
     memset(rows + BLOCK * TAPS * BLOCK, 0, BLOCK * sizeof(*rows));
     for (int64_t i = 0; i < BLOCK; i++)
         for (int64_t o = 0; o < BLOCK; o += LANES)
-            for (int64_t k = 0; k < TAPS; k += LANES) {
+            _Pragma("GCC unroll 4") for (int64_t k = 0; k < TAPS; k += LANES)
+            {
                 tern__words v[LANES];
-                for (int l = 0; l < LANES; l++)
-                    memcpy(&v[l], rows + (i * BLOCK + o + l) * TAPS + k, sizeof(v[l]));
+                EACH_LANE(l) memcpy(&v[l], rows + (i * BLOCK + o + l) * TAPS + k, sizeof(v[l]));
                 turn(v);
-                for (int64_t l = 0; l < TERN__MIN(LANES, TAPS - k); l++)
-                    memcpy(taps + (i * TAPS + k + l) * BLOCK + o, &v[l], sizeof(v[l]));
+                EACH_LANE(l)
+                if (k + l < TAPS) memcpy(taps + (i * TAPS + k + l) * BLOCK + o, &v[l], sizeof(v[l]));
             }
 }
 
@@ -99,11 +101,11 @@ TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channe
     for (int64_t o = 0; o < BLOCK; o += LANES)
         for (int64_t i = 0; i < BLOCK * TAPS; i += LANES) {
             tern__words v[LANES];
-            for (int l = 0; l < LANES; l++) memcpy(&v[l], taps + (i + l) * BLOCK + o, sizeof(v[l]));
+            EACH_LANE(l) memcpy(&v[l], taps + (i + l) * BLOCK + o, sizeof(v[l]));
             turn(v);
-            for (int l = 0; l < LANES; l++)
-                tern__lanes_set(c.data, dtype, c.first + (o + l) * c.out_stride + i, (tern__lanes)v[l], LANES,
-                                add);
+            EACH_LANE(l)
+            tern__lanes_set(c.data, dtype, c.first + (o + l) * c.out_stride + i, (tern__lanes)v[l], LANES,
+                            add);
         }
 }
 
