@@ -9,7 +9,7 @@ typedef struct tern__failure {
     int32_t node;
     int32_t rank, local; /* -1: the launcher, whose ranks died with it                     */
     int32_t pid, status; /* from waitpid; 0: other ranks still needed it, as `error` says  */
-    int32_t is_done;     /* error and tail are complete                                    */
+    int32_t by_peer;     /* it stopped because of another rank: not the root cause         */
     int64_t at_ns;       /* CLOCK_MONOTONIC of this process; in a message, the age in ns   */
     int64_t wall_ns;     /* CLOCK_REALTIME of the failure's host                           */
     char host[64];

@@ -63,7 +63,6 @@ static tern__failure make_loss(int number, const tern__remote_node *node, const 
     tern__failure loss = {.node = number,
                           .rank = -1,
                           .local = -1,
-                          .is_done = true,
                           .at_ns = tern__now_ns(),
                           .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
     snprintf(loss.host, sizeof(loss.host), "%s", node->host);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 
 #include <libgen.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -22,12 +23,18 @@ static bool is_known(const tern__report *report, const tern__failure *failure)
     return false;
 }
 
+/* A rank that stopped because of another one may end sooner than that one, but it comes after it. */
+static bool is_earlier(const tern__failure *a, const tern__failure *b)
+{
+    return !a->by_peer == !b->by_peer ? a->at_ns < b->at_ns : !a->by_peer;
+}
+
 void tern__report_add(tern__report *report, const tern__failure *failure)
 {
     if (is_known(report, failure)) return;
     int kept = TERN__MIN(report->count, TERN__REPORT_FAILURES - 1), at = kept;
     report->count++;
-    while (at && report->failures[at - 1].at_ns > failure->at_ns) at--;
+    while (at && is_earlier(failure, &report->failures[at - 1])) at--;
     memmove(report->failures + at + 1, report->failures + at, (size_t)(kept - at) * sizeof(*failure));
     report->failures[at] = *failure;
     tern__failure_clean(&report->failures[at]);
@@ -127,7 +134,7 @@ static void say_others(const tern__report *report, tern__relay *relay)
     for (int i = 1; i < kept; i++) {
         double later = (double)(report->failures[i].at_ns - report->failures[0].at_ns) * 1e-6;
         tern__failure_describe(&report->failures[i], report->node, text, sizeof(text));
-        tern__relay_say(relay, "  %s, %.3g ms later", text, later);
+        tern__relay_say(relay, "  %s, %.3g ms %s", text, fabs(later), later < 0 ? "earlier" : "later");
     }
     if (kept < report->count) tern__relay_say(relay, "  and %d more", report->count - kept);
 }

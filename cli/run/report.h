@@ -1,4 +1,4 @@
-/* report.h - the report on a failed job: the first failure, and those that followed. */
+/* report.h - the report on a failed job: the root cause, and the failures that followed. */
 #ifndef TERN_CLI_RUN_REPORT_H
 #define TERN_CLI_RUN_REPORT_H
 
@@ -11,16 +11,17 @@ typedef struct tern__report {
     const char *program;
     int node;
     int count; /* failures of this attempt, including those that are not kept */
-    tern__failure failures[TERN__REPORT_FAILURES]; /* by time */
+    tern__failure failures[TERN__REPORT_FAILURES]; /* by time, after them those because of a peer */
     int attempts;                                  /* earlier attempts, all of which failed */
     char earlier[4][192];                          /* descriptions of the first of them      */
 } tern__report;
 
-/* Adds a failure, in order of time, unless this rank has one already. */
+/* Adds a failure, unless this rank has one already. */
 void tern__report_add(tern__report *report, const tern__failure *failure);
-/* Returns the first failure of this attempt, NULL if there is none. */
+/* Returns the root cause of this attempt's failure: the first failure that is not because of a peer, or else
+ * the first one; NULL if there is none. */
 tern__failure *tern__report_root(tern__report *report);
-/* Sets the first failure, as node 0 has decided. */
+/* Sets the root cause, as node 0 has decided. */
 void tern__report_set_root(tern__report *report, const tern__failure *root);
 /* Call it when the attempt has failed and there will be another. */
 void tern__report_restart(tern__report *report);

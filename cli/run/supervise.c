@@ -6,7 +6,8 @@
  * or at its deadline:
  *
  *   RUNNING    until a rank of any host fails or a signal arrives
- *   REPORTING  1 s after a failure, in which the surviving ranks can print what they saw
+ *   REPORTING  1 s after a failure, in which the surviving ranks can print what they saw, and a rank whose
+ *              error has ended others can end after them
  *   STOPPING   SIGTERM, or the user's signal, was sent; ranks have the grace period to end
  *   KILLING    SIGKILL was sent; a rank that survives even this (a dead file system) is reported and left
  *              behind
@@ -70,6 +71,7 @@ typedef struct supervisor {
     tern__news absent;    /* of a rank of another host that exited with 0 */
     bool has_lost_node_0;
     bool wants_attempt;
+    bool was_named; /* the root cause */
     bool was_reported;
 } supervisor;
 
@@ -115,6 +117,21 @@ static void leave_survivors(supervisor *s)
     if (!s->code) s->code = 128 + SIGKILL;
 }
 
+static void name_failure(supervisor *s, const tern__failure *failure)
+{
+    char text[640];
+    tern__failure_describe(failure, s->job->launch.node, text, sizeof(text));
+    tern__relay_say(s->relay, "tern run: %s", text);
+}
+
+/* Once in an attempt. */
+static void name_root(supervisor *s)
+{
+    const tern__failure *root = tern__report_root(&s->report);
+    if (root && !s->was_named) name_failure(s, root);
+    s->was_named |= root != NULL;
+}
+
 /* After a failure, waits for the other hosts for a limited time only. */
 static void await_others(supervisor *s)
 {
@@ -135,7 +152,10 @@ static void give_up_others(supervisor *s)
 static void end_phase(supervisor *s)
 {
     switch (s->phase) {
-    case REPORTING: stop_ranks(s, SIGTERM, false, GRACE_AFTER_FAILURE); break;
+    case REPORTING:
+        name_root(s);
+        stop_ranks(s, SIGTERM, false, GRACE_AFTER_FAILURE);
+        break;
     case STOPPING:
         name_survivors(s, "did not end in time: SIGKILL");
         kill_ranks(s);
@@ -160,6 +180,7 @@ static tern__failure make_failure(supervisor *s, const tern__death *death)
                              .local = death->local,
                              .pid = s->host.ranks[death->local].pid,
                              .status = death->status,
+                             .by_peer = tern__presence_failed_by_peer(&s->host.presence, death->local),
                              .at_ns = s->last_ns,
                              .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
     gethostname(failure.host, sizeof(failure.host) - 1);
@@ -190,22 +211,24 @@ static void read_last_words(supervisor *s, tern__failure *failure)
     tern__failure_clean(failure);
 }
 
-static void name_failure(supervisor *s, const tern__failure *failure)
+/* Have only ranks failed that stopped because of another one? */
+static bool lacks_root(supervisor *s)
 {
-    char text[640];
-    tern__failure_describe(failure, s->job->launch.node, text, sizeof(text));
-    tern__relay_say(s->relay, "tern run: %s", text);
+    const tern__failure *first = tern__report_root(&s->report);
+    return first && first->by_peer;
 }
 
-/* Reports the first failure at once. Later ones count as its consequences until the ranks are told to end;
- * after that they are the launcher's doing and are ignored. A failure may arrive when this host's ranks are
- * gone already. */
+/* Names the root cause at once, but gives the peer of a rank that stopped because of it the time to end.
+ * Later failures count as consequences until the ranks are told to end; after that they are the launcher's
+ * doing and are ignored, unless the root cause is still missing. A failure may arrive when this host's ranks
+ * are gone already. */
 static void take_failure(supervisor *s, const tern__failure *failure)
 {
-    if (s->host.sent || s->was_signaled || s->phase > AWAITING) return;
+    bool is_missing = lacks_root(s) && !failure->by_peer;
+    if ((s->host.sent && !is_missing) || s->was_signaled || s->phase > AWAITING) return;
     bool is_first = !tern__report_root(&s->report);
     tern__report_add(&s->report, failure);
-    if (is_first) name_failure(s, failure);
+    if (!lacks_root(s)) name_root(s);
     if (s->phase == RUNNING) enter_phase(s, REPORTING, REPORT_SECONDS);
     if (s->phase == AWAITING && is_first) await_others(s);
 }
@@ -247,15 +270,27 @@ static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
     enter_phase(s, REPORTING, REPORT_SECONDS);
 }
 
-/* A rank ended after it was told to. Reports it only if something else than the signal ended it and it is the
- * first. */
-static void take_late(supervisor *s, const tern__failure *failure, bool is_first)
+static void report_death(supervisor *s, tern__failure *failure)
 {
-    bool was_sent = WIFSIGNALED(failure->status) && WTERMSIG(failure->status) == s->host.sent;
-    if (is_first && !was_sent && !tern__report_root(&s->report)) name_failure(s, failure);
+    read_last_words(s, failure);
+    take_failure(s, failure);
+    tern__nodes_fail(s->nodes, failure);
 }
 
-/* A rank has exited with 0. That is a failure only if others need it; until one of them fails, it is kept. */
+/* A rank ended after it was told to. If its group has failed by its own error, and so far only those have
+ * ended that stopped because of it, it is the root cause all the same. Otherwise reports it only if something
+ * else than the signal ended it and it is the first. */
+static void take_late(supervisor *s, tern__failure *failure, bool is_first)
+{
+    bool was_sent = WIFSIGNALED(failure->status) && WTERMSIG(failure->status) == s->host.sent;
+    if (lacks_root(s) && tern__presence_failed_itself(&s->host.presence, failure->local))
+        report_death(s, failure);
+    else if (is_first && !was_sent && !tern__report_root(&s->report))
+        name_failure(s, failure);
+}
+
+/* A rank has exited with 0. That is a failure only if others need it; until one of them fails, it is kept.
+ * One that stopped because of a peer is no cause. */
 static void keep_leaver(supervisor *s, const tern__death *death)
 {
     s->host.ranks[death->local].has_succeeded = true;
@@ -264,6 +299,7 @@ static void keep_leaver(supervisor *s, const tern__death *death)
         tern__nodes_leave(s->nodes, &leaver, tern__presence_begun(&s->host.presence, death->local));
     }
     if (s->has_leaver || s->host.sent || !tern__presence_is_open(&s->host.presence, death->local)) return;
+    if (tern__presence_failed_by_peer(&s->host.presence, death->local)) return;
     s->has_leaver = true;
     s->leaver = make_failure(s, death);
     snprintf(s->leaver.error, sizeof(s->leaver.error), "without tern_group_close");
@@ -295,7 +331,7 @@ static void blame_leaver(supervisor *s, int local)
     if (local >= 0 && !s->has_leaver && has_absent(s) &&
         tern__presence_begun(&s->host.presence, local) > s->absent.begun)
         set_leaver(s, &s->absent.failure, local);
-    if (!s->has_leaver || tern__report_root(&s->report)) return;
+    if (!s->has_leaver || (tern__report_root(&s->report) && !lacks_root(s))) return;
     take_failure(s, &s->leaver);
     tern__nodes_fail(s->nodes, &s->leaver);
 }
@@ -351,6 +387,7 @@ static void take_death(supervisor *s, const tern__death *death)
     tern__relay_end(s->relay, death->local);
     if (!death->status) {
         keep_leaver(s, death);
+        if (lacks_root(s)) blame_leaver(s, -1);
         return;
     }
     if (is_first) s->code = tern__launch_exit_code(death->status);
@@ -361,9 +398,7 @@ static void take_death(supervisor *s, const tern__death *death)
     } else if (death->reason) {
         take_unstarted(s, &failure, death->reason);
     } else {
-        read_last_words(s, &failure);
-        take_failure(s, &failure);
-        tern__nodes_fail(s->nodes, &failure);
+        report_death(s, &failure);
     }
 }
 
@@ -485,6 +520,7 @@ static void take_news(supervisor *s)
 
 static void begin_again(supervisor *s)
 {
+    name_root(s);
     tern__report_restart(&s->report);
     s->wants_attempt = true;
     enter_phase(s, OVER, 0);
@@ -541,6 +577,7 @@ static void print_report(supervisor *s)
                         s->job->launch.attempt + (s->job->launch.node != 0), s->job->launch.max_restarts);
         return;
     }
+    name_root(s);
     if (root) read_last_words(s, root);
     tern__report_print(&s->report, &s->job->launch, s->relay);
 }
@@ -596,7 +633,7 @@ static int run_attempt(supervisor *s, tern_error *err)
 {
     s->code = 0;
     s->grace = 0;
-    s->wants_attempt = s->was_reported = s->has_leaver = false;
+    s->wants_attempt = s->was_named = s->was_reported = s->has_leaver = false;
     enter_phase(s, RUNNING, 0);
     int status = tern__nodes_start(s->nodes, err);
     s->oom_kills = tern__oom_kills();

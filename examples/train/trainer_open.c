@@ -71,14 +71,17 @@ static bool must_print(trainer *t, tern_error *err)
 }
 
 /* Makes all ranks agree on whether there is an error. They wait for each other before they exit, since a
- * launcher ends the others as soon as one exits. */
+ * launcher ends the others as soon as one exits. It learns from the group whose error it is. */
 static void agree(trainer *t, tern_error *err)
 {
+    bool is_own = err->code && err->code != TERN_E_PEER;
     if (!t->world) return;
     if (must_print(t, err)) tern_error_print(err);
-    if (err->code) error_file_write(err->text);
+    if (is_own) error_file_write(err->text);
     t->told = err->code != TERN_OK;
     tern_barrier(t->world, NULL);
+    if (is_own) tern_group_abort(t->world, err->code, err->text);
+    if (t->told) tern_barrier(t->world, NULL); /* fails */
 }
 
 /* ---- opening everything; the order matters ---- */

@@ -33,11 +33,11 @@ TERN_API tern_spawn_opts tern_spawn_defaults(void);
  * When a rank fails, all others are ended: with SIGTERM, then with SIGKILL. A rank that does not die of that
  * within 2 s (a frozen control group) is left behind and named in the error. A rank that exits with 0 fails
  * the job if others then cannot open their group, and is named as the cause if it has left a group open and
- * another rank fails. Errors: E_PEER (names the first
- * rank that failed, its pid and how it ended; err->native is its exit code, or 128 + its signal), E_RANGE
- * (n), E_STATE (forked ranks could not work: the process has more than one thread, such as an open group's or
- * OpenMP's after the first parallel kernel; or it is a rank already, with RANK or WORLD_SIZE set; or it
- * ignores SIGCHLD), E_SYSTEM. */
+ * another rank fails. After the end of a rank whose group failed because of another one, that one has a
+ * second to end and to be named instead. Errors: E_PEER (names the first rank that failed, its pid and how it
+ * ended; err->native is its exit code, or 128 + its signal), E_RANGE (n), E_STATE (forked ranks could not
+ * work: the process has more than one thread, such as an open group's or OpenMP's after the first parallel
+ * kernel; or it is a rank already, with RANK or WORLD_SIZE set; or it ignores SIGCHLD), E_SYSTEM. */
 TERN_API int tern_spawn(int (*fn)(int rank, void *ctx), int n, void *ctx, const tern_spawn_opts *opts,
                         tern_error *err);
 

@@ -27,6 +27,14 @@ for i in range(2000):  # the last ones are in flight when Python ends, and nobod
         work.wait()
 """
 
+RAISES = """import torch, torch_tern, torch.distributed as dist
+dist.init_process_group("tern")
+if dist.get_rank() == 1:
+    dist.destroy_process_group()
+    raise ValueError("no such file")
+dist.all_reduce(torch.ones(5))
+"""
+
 
 class Programs(unittest.TestCase):
     @classmethod
@@ -61,9 +69,21 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "leaves.py"), "w") as file:
             file.write(LEAVES)
         for _ in range(2):
-            done = subprocess.run(["tern", "run", "-n", "3", sys.executable, "leaves.py"], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=120)
+            done = self.run_three("leaves.py")
             self.assertNotIn("terminate", done.stderr)
             self.assertEqual(done.returncode, 0, done.stderr)
+
+    def run_three(self, name):
+        return subprocess.run(["tern", "run", "-n", "3", sys.executable, name], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=120)
+
+    def test_the_rank_that_raises_is_the_cause(self):
+        """The others raise, too, and may end first."""
+        with open(os.path.join(self.folder, "raises.py"), "w") as file:
+            file.write(RAISES)
+        done = self.run_three("raises.py")
+        self.assertRegex(done.stderr, r"(?s)Root cause.*\n  rank      : 1 .*\n  \| ValueError: no such file\n.*What followed:\n"
+                         r"  rank [02] \(pid \d+\) exited with code 1, [^\n]* (earlier|later)\n")
+        self.assertEqual(done.returncode, 1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 import job
 import skips
 
+MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
 SECRET = "5e" * 32
@@ -328,6 +329,23 @@ sys.exit(9)
         self.assertTrue(any(self.kill_one() for _ in range(10)))
 
 
+    def test_who_fails_by_itself_is_the_cause(self):
+        """Ranks of its host and of the others learn of it through their group and end first."""
+        for sizes, rank, way in (((1, 2), 2, "close"), ((2, 1), 0, "close"), ((1, 1, 2), 1, "abort"), ((1, 2, 1), 2, "close")):
+            node = next(node for node in range(len(sizes)) if rank < sum(sizes[:node + 1]))
+            with self.subTest(sizes=sizes, rank=rank, way=way):
+                self.port = free_port()
+                results = self.finish(*(self.launch(own, sizes[own], "", nodes=len(sizes), command=[MEET], FAILER=f"{rank} {way} 200")
+                                        for own in range(len(sizes))))
+                for own, (code, _, err) in enumerate(results):
+                    where = "" if own == node else rf" on node {node} \([^)]+\)"
+                    self.assertEqual(code, 7)
+                    self.assertRegex(err, rf"(?m)^tern run: rank {rank} \(pid \d+\) exited with code 7{where}$")
+                    self.assertEqual(len(re.findall(r"(?m)^tern run: rank ", err)), 1)
+                    self.assertRegex(err, rf"  host      : \S+ \(node {node}\)\n  rank      : {rank} ")
+                    self.assertIn(f"  | rank {rank} fails by itself\n", err)
+
+
 class Hostile(Case):
     """A peer that knows the secret and follows the protocol at first."""
 
@@ -458,11 +476,9 @@ class Hostile(Case):
 class Leaving(Case):
     """A rank exits with 0 before tern_group_open, and ranks of other hosts wait for it there."""
 
-    MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
-
     def job(self, leaver, nodes, sizes, before):
         """Returns what the launchers printed, and how long it took."""
-        line = ["sh", "-c", f"test $RANK != {leaver} || {{ {before} exit 0; }}; exec {self.MEET}"]
+        line = ["sh", "-c", f"test $RANK != {leaver} || {{ {before} exit 0; }}; exec {MEET}"]
         self.port = free_port()
         start = time.monotonic()
         results = self.finish(*(self.launch(node, sizes[node], "", nodes=nodes, command=line) for node in range(nodes)))
@@ -486,13 +502,13 @@ class Leaving(Case):
 
     def test_who_leaves_after_the_last_group_is_not_missed(self):
         """Ranks that leave at different times, with groups or without, end a job with success."""
-        for line in (f"test $RANK = 0 || sleep 1.5; exec {self.MEET}", "test $RANK = 0 || sleep 1.5", f"{self.MEET}; test $RANK = 0 || sleep 1.5"):
+        for line in (f"test $RANK = 0 || sleep 1.5; exec {MEET}", "test $RANK = 0 || sleep 1.5", f"{MEET}; test $RANK = 0 || sleep 1.5"):
             results = self.finish(*(self.launch(node, 2, "", command=["sh", "-c", line]) for node in (0, 1)))
             self.assertEqual([(code, err) for code, _, err in results], 2 * [(0, "")])
             self.port = free_port()
 
     def test_an_attempt_forgets_who_left_in_the_one_before(self):
-        line = f"test $RANK != 1 -o $TORCHELASTIC_RESTART_COUNT -gt 1 || exit 0; exec {self.MEET}"
+        line = f"test $RANK != 1 -o $TORCHELASTIC_RESTART_COUNT -gt 1 || exit 0; exec {MEET}"
         results = self.finish(*(self.launch(node, 1, "", ("--max-restarts", "3") if not node else (), command=["sh", "-c", line]) for node in (0, 1)))
         self.assertEqual([code for code, _, _ in results], [0, 0])
         for _, _, err in results:

@@ -1,6 +1,7 @@
 """tern run: deaths and signals, with real kills and stops."""
 import errno
 import os
+import re
 import resource
 import shutil
 import signal
@@ -13,6 +14,7 @@ import job
 import skips
 from folder import InFolder
 
+MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
 READY = job.Job.READY
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 SLEEP = "time.sleep(60)\n"
@@ -80,19 +82,51 @@ class Failures(Case):
 
     def test_rank_that_leaves_with_0_while_others_need_it(self):
         """Without tern_group_close it is the cause of the others' failure; before tern_group_open the others wait for it in vain."""
-        meet = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
         for rank in (0, 1, 2):
-            code, _, err = job.tern("run", "-n", "3", meet, env={**os.environ, "LEAVER": str(rank)})
+            code, _, err = job.tern("run", "-n", "3", MEET, env={**os.environ, "LEAVER": str(rank)})
             self.assertEqual((code, job.named_failure(err)), (1, (rank, "exited with code 0 without tern_group_close")))
             self.assertRegex(err, rf"  rank      : {rank} \(local rank {rank}\)\n  exitcode  : 0 ")
         for rank in (0, 1, 2):
             for before in ("", "sleep 0.3; "):
                 start = time.monotonic()
-                code, _, err = job.tern("run", "-n", "3", "sh", "-c", f"test $RANK != {rank} || {{ {before}exit 0; }}; exec {meet}")
+                code, _, err = job.tern("run", "-n", "3", "sh", "-c", f"test $RANK != {rank} || {{ {before}exit 0; }}; exec {MEET}")
                 found, what = job.named_failure(err)
                 self.assertEqual((code, found), (1, rank))
                 self.assertRegex(what, r"^exited with code 0 before tern_group_open, (in which rank \d waits for it|which rank \d has called)$")
                 self.assertLess(time.monotonic() - start, 15)  # meet itself waits for 20 s
+
+    def test_who_fails_by_itself_is_the_cause(self):
+        """The others learn of it through their group and may end first."""
+        ways = {"close": (7, "exited with code 7"), "abort": (7, "exited with code 7"), "exit": (7, "exited with code 7"),
+                "crash": (134, "was killed by signal 6 (SIGABRT)"), "kill": (137, "was killed by signal 9 (SIGKILL)")}
+        for i in range(20):
+            way, rank, pause = list(ways)[i % 5], i % 3, (0, 100)[i // 5 % 2]
+            with self.subTest(way=way, rank=rank, pause=pause):
+                code, _, err = job.tern("run", "-n", "3", MEET, env={**os.environ, "FAILER": f"{rank} {way} {pause}"})
+                self.assertEqual((code, job.named_failure(err)), (ways[way][0], (rank, ways[way][1])))
+                self.assertRegex(err, rf"Root cause \(first failure\):\n(  .*\n)+  rank      : {rank} \(local")
+                self.assertIn(f"  | rank {rank} fails by itself\n", err)
+                followed = re.findall(r"^  rank (\d) \(pid \d+\) exited with code 1, [\d.e+-]+ ms (earlier|later)$", err, re.M)
+                self.assertEqual(sorted(int(other) for other, _ in followed), sorted({0, 1, 2} - {rank}))
+                if pause and way in ("close", "abort"):
+                    self.assertEqual({when for _, when in followed}, {"earlier"})
+
+    def test_who_fails_by_itself_is_the_cause_of_an_attempt(self):
+        code, _, err = job.tern("run", "-n", "2", "--max-restarts", "1", MEET, env={**os.environ, "FAILER": "1 close 100"})
+        self.assertEqual((code, len(re.findall(r"^tern run: rank 1 \(pid \d+\) exited with code 7$", err, re.M))), (7, 2))
+        self.assertRegex(err, r"Attempts before this one:\n  0: rank 1 \(pid \d+\) exited with code 7\n=")
+
+    def test_others_that_exit_with_0_are_no_cause(self):
+        """They have left their groups open after these have failed."""
+        for way in ("close", "abort"):
+            code, _, err = job.tern("run", "-n", "3", MEET, env={**os.environ, "FAILER": f"2 {way} 100", "STAYS_OPEN": "1"})
+            self.assertEqual((code, job.named_failure(err)), (7, (2, "exited with code 7")))
+
+    def test_cause_that_takes_long_to_end(self):
+        """After a second it is told to end. It has told its group of its error, so it is the cause even so."""
+        code, _, err = job.tern("run", "-n", "2", MEET, env={**os.environ, "FAILER": "1 abort 20000"})
+        self.assertEqual((code, job.named_failure(err)), (143, (0, "exited with code 1")))
+        self.assertRegex(err, r"Root cause \(first failure\):\n(  .*\n)+  rank      : 1 \(local rank 1\)\n  exitcode  : 143 SIGTERM")
 
     def test_only_the_first_failure_is_named(self):
         code = IGNORE + READY + """

@@ -18,7 +18,7 @@ import torchvision
 import events
 import peers
 import skips
-from training import BUILD, Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
+from training import BUILD, TERN, Folder, call, command, complaints, on_terminals, program, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
 
@@ -88,6 +88,16 @@ class Data(Folder):
             self.assertIn("nowhere/train-images-idx3-ubyte.gz: No such file or directory", line)
         self.assertEqual(len(self.reasons), 1)
         self.assertIn(self.reasons[0], line)
+
+    def test_what_one_rank_lacks_is_its_error(self):
+        """Whichever ends first. The others do not say it again."""
+        write_fashion(self.folder, 4, 2)
+        script = f'test $RANK = 1 && set -- --data nowhere; exec {program(NAME)} -b 1 "$@"'
+        for _ in range(5):
+            done = subprocess.run([TERN, "run", "-n", "3", "sh", "-c", script, "sh", "--data", self.folder], text=True, capture_output=True, timeout=120)
+            self.assertEqual((done.returncode, len(complaints(done.stderr))), (1, 1))
+            self.assertRegex(done.stderr, r"  rank      : 1 .*\n.*\n  error     : .*nowhere/train-images-idx3-ubyte.gz: No such file or directory\n")
+            self.assertEqual(re.findall(r"^tern run: rank (\d) \(pid \d+\) (.*)$", done.stderr, re.M), [("1", "exited with code 1")])
 
     def test_what_wants_a_folder(self):
         for name in ("cifar10", "cifar100", "folder"):

@@ -192,6 +192,7 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
         tern__group_fail(group, &why);
         tern_group_close(group);
     }
+    tern__presence_fail(why.code);
     why.func = "tern_group_open";
     if (err) *err = why;
     return NULL;

@@ -44,6 +44,7 @@ void tern__presence_reset(const tern__presence *presence)
         atomic_store(&row->begun, 0);
         atomic_store(&row->opening, 0);
         atomic_store(&row->open, 0);
+        atomic_store(&row->failure, TERN_OK);
     }
 }
 
@@ -74,6 +75,17 @@ int tern__presence_waiter(const tern__presence *presence, int begun)
     for (int i = 0; i < presence->count; i++)
         if (atomic_load(&presence->rows[i].opening) && tern__presence_begun(presence, i) > begun) return i;
     return -1;
+}
+
+bool tern__presence_failed_by_peer(const tern__presence *presence, int local)
+{
+    return atomic_load(&presence->rows[local].failure) == TERN_E_PEER;
+}
+
+bool tern__presence_failed_itself(const tern__presence *presence, int local)
+{
+    int code = atomic_load(&presence->rows[local].failure);
+    return code && code != TERN_E_PEER;
 }
 
 /* ---- in a rank ---- */
@@ -115,4 +127,13 @@ void tern__presence_end(tern__presence_row *row, bool is_open)
 void tern__presence_leave(tern__presence_row *row)
 {
     if (row) atomic_fetch_sub(&row->open, 1);
+}
+
+/* Groups that the program opens with a rank of its own, such as torch_tern's, know no local rank. */
+void tern__presence_fail(int code)
+{
+    int local, none = TERN_OK;
+    if (tern__env_filled_int("LOCAL_RANK", 0, INT_MAX, -1, &local, NULL)) return;
+    tern__presence_row *row = tern__presence_own(local);
+    if (row) atomic_compare_exchange_strong(&row->failure, &none, code);
 }

@@ -1,5 +1,6 @@
-/* presence.h - memory that a launcher shares with its ranks: which of them is opening a group, and which has
- * one open. So the launcher knows that a rank which has exited with 0 is missed. */
+/* presence.h - memory that a launcher shares with its ranks: which of them is opening a group, which has one
+ * open, and whose group has failed. So the launcher knows that a rank which has exited with 0 is missed, and
+ * whether one that has failed is the cause or stopped because of another. */
 #ifndef TERN_SRC_COMM_LAUNCH_PRESENCE_H
 #define TERN_SRC_COMM_LAUNCH_PRESENCE_H
 
@@ -15,6 +16,7 @@ typedef struct tern__presence_row {
     atomic_int begun;   /* calls of tern_group_open */
     atomic_int opening; /* those that have not returned */
     atomic_int open;    /* groups */
+    atomic_int failure; /* the code of the first failure of a group; TERN_OK: there is none */
 } tern__presence_row;
 
 typedef struct tern__presence {
@@ -43,6 +45,9 @@ int tern__presence_waiter(const tern__presence *presence, int begun);
 
 /* Has `local`, which has ended, never begun to open a group that `other` has begun to open? */
 bool tern__presence_lacks(const tern__presence *presence, int local, int other);
+/* Has a group of this rank failed first because of another rank (TERN_E_PEER), or by an error of its own? */
+bool tern__presence_failed_by_peer(const tern__presence *presence, int local);
+bool tern__presence_failed_itself(const tern__presence *presence, int local);
 
 /* ---- in a rank ---- */
 
@@ -52,5 +57,7 @@ tern__presence_row *tern__presence_own(int local);
 void tern__presence_begin(tern__presence_row *row);
 void tern__presence_end(tern__presence_row *row, bool is_open);
 void tern__presence_leave(tern__presence_row *row);
+/* A group has failed, or could not be opened; this rank's program is told so now. */
+void tern__presence_fail(int code);
 
 #endif

@@ -36,6 +36,12 @@ static const char func[] = "tern_spawn";
 
 typedef int rank_fn(int rank, void *ctx);
 
+typedef struct end {
+    int rank;
+    pid_t pid;
+    int status; /* waitpid's */
+} end;
+
 typedef struct spawner {
     tern__launch launch;
     pid_t *pids;  /* 0: not started, or already reaped */
@@ -50,6 +56,7 @@ typedef struct spawner {
     tern__presence presence;
     int leaver; /* the first rank that exited with 0 and left a group open; -1 */
     pid_t leaver_pid;
+    end by_peer;     /* the first rank that stopped because of another; its pid is 0: there is none */
     sigset_t mask;   /* the caller's */
     int signal_fd;   /* -1 unless this is PID 1 */
     pid_t *children; /* PID 1's, before the ranks; NULL: unknown */
@@ -255,6 +262,7 @@ static int start_ranks(spawner *s, rank_fn *fn, void *ctx, tern_error *err)
 /* ---- waiting ---- */
 
 static const double killed_s = 2; /* for a rank to die of SIGKILL */
+static const double cause_s = 1;  /* for a rank to end after those that stopped because of it */
 
 /* Sends SIGCONT too, because a stopped process handles no signal but SIGKILL. */
 static void signal_ranks(spawner *s, int number)
@@ -281,12 +289,6 @@ static void kill_ranks(spawner *s)
     signal_ranks(s, SIGKILL);
 }
 
-typedef struct end {
-    int rank;
-    pid_t pid;
-    int status; /* waitpid's */
-} end;
-
 /* If a rank has exited with 0 and left its group open, or has never begun to open the one of the rank that
  * fails, it is the cause. */
 static void spawner_fail(const spawner *s, const end *e, tern_error *err)
@@ -304,6 +306,24 @@ static void spawner_fail(const spawner *s, const end *e, tern_error *err)
     err->native = tern__launch_exit_code(e->status);
 }
 
+/* A rank that stopped because of another one may end first, so that one is waited for, for a moment. */
+static void spawner_note_failure(spawner *s, const end *e, tern_error *err)
+{
+    if (s->was_ended || !tern__presence_failed_by_peer(&s->presence, e->rank)) {
+        spawner_fail(s, e, err);
+    } else if (!s->by_peer.pid) {
+        s->by_peer = *e;
+        s->deadline = TERN__MIN(s->deadline, tern__deadline(cause_s));
+    }
+}
+
+/* Fails because of the rank that stopped, once its cause has had time to end. */
+static void check_cause(const spawner *s, tern_error *err)
+{
+    bool is_over = !s->alive || s->leaver >= 0 || tern__now_ns() >= s->deadline;
+    if (s->by_peer.pid && is_over) spawner_fail(s, &s->by_peer, err);
+}
+
 static void wait_children(spawner *s, int rank, int options, tern_error *err)
 {
     end e = {.rank = rank, .pid = s->pids[rank]};
@@ -314,8 +334,10 @@ static void wait_children(spawner *s, int rank, int options, tern_error *err)
     tern__close(&s->pidfds[rank]);
     s->pids[rank] = 0;
     s->alive--;
-    if (e.status) spawner_fail(s, &e, err);
-    if (e.status || s->leaver >= 0 || !tern__presence_is_open(&s->presence, rank)) return;
+    if (e.status) spawner_note_failure(s, &e, err);
+    if (e.status || s->leaver >= 0 || !tern__presence_is_open(&s->presence, rank) ||
+        tern__presence_failed_by_peer(&s->presence, rank))
+        return;
     s->leaver = rank;
     s->leaver_pid = e.pid;
 }
@@ -341,6 +363,7 @@ static void reap_ranks(spawner *s, tern_error *err)
     for (int i = 0; s->polls && i < s->launch.ranks; i++)
         if (s->pids[i]) wait_children(s, i, WNOHANG, err);
     if (s->alive < s->launch.ranks) check_absent(s, err);
+    check_cause(s, err);
     if (err->code) end_ranks(s, SIGTERM);
 }
 
@@ -389,7 +412,7 @@ static int supervise_ranks(spawner *s, tern_error *err)
         reap_ranks(s, err);
         pass_signals(s);
         reap_orphans(s);
-        if (!s->alive || tern__now_ns() < s->deadline) continue;
+        if (!s->alive || !s->was_ended || tern__now_ns() < s->deadline) continue;
         if (s->was_killed)
             leave_ranks(s, err);
         else

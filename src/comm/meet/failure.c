@@ -6,6 +6,7 @@
 #include "comm/meet/failure.h"
 
 #include "base/text.h"
+#include "comm/launch/presence.h"
 #include "comm/meet/shm.h"
 #include "comm/sys.h"
 
@@ -114,6 +115,7 @@ int tern__group_fail(tern_group *group, const tern_error *err)
     tern_group *root = group->root;
     if (root->error.code || check_fork(root, NULL, NULL)) return err->code;
     root->error = *err;
+    tern__presence_fail(err->code);
     if (group->control) tern__control_abort(group->control, err->code, err->text);
     if (root->incoming) root->incoming->stop(root->incoming);
     return err->code;
