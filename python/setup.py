@@ -57,7 +57,8 @@ setup(
     ext_modules=[
         CppExtension(
             "torch_tern._C",
-            [os.path.join("src", name) for name in ("backend.cc", "group.cc", "store.cc")],
+            [os.path.join("src", "extension.cc")],
+            depends=[os.path.join("src", name) for name in sorted(os.listdir(os.path.join(HERE, "src")))],
             include_dirs=[headers],
             library_dirs=[library],
             runtime_library_dirs=[library],

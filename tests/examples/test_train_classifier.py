@@ -366,7 +366,7 @@ class Training(Folder):
     def test_stopped_while_it_evaluates_it_keeps_the_epoch(self):
         """By SIGTERM, which ends the evaluation within a few batches, and by SIGKILL. The ranks have unequal numbers of batches."""
         os.mkdir(self.path("data"))
-        write_fashion(self.path("data"), 64, 48001)
+        write_fashion(self.path("data"), 64, 8001)
         flags = ("--data", self.path("data"), "-b", 16, "--lr", 0.05, "--epochs", 1, "--deterministic")
         train(2, NAME, *flags, "--log-dir", self.path("whole"))
         for number in (signal.SIGTERM, signal.SIGKILL):
