@@ -15,6 +15,7 @@
  * --resume and torch.load, and train_segmentation.png. */
 #include "trainer.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +83,7 @@ static tern_dataset *open_files(segmentation *g, const char *split, tern_error *
     if (err->code) return NULL;
     tern_dataset *set = tern_cityscapes_open(g->dir, split, &opts, err);
     size_t used = strlen(err->text);
-    if (!set && g->is_ours)
+    if (!set && g->is_ours && err->native == ENOENT)
         snprintf(err->text + used, sizeof(err->text) - used, "; build/examples/blue_marble %s makes it",
                  g->dir);
     return set;
@@ -360,13 +361,13 @@ int main(int argc, char **argv)
     segmentation g = {.crop = 257, .repeat = 6, .scale = {1, 1.5}, .uniform = true, .balance = 0.5};
     flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to classify each pixel.");
     f.batch = 4;
-    f.lr = 0.05;
+    f.lr = 0.03;
     f.warm_up = 1;
-    f.epochs = 36;
-    f.milestones = (flag_list){{26, 33}, 2};
-    f.gamma = 0.2;
+    f.epochs = 12;
+    f.schedule = FLAGS_COSINE;
     f.opt_level = 1;
     f.sync_bn = true;
+    f.update_bn = 15;
     const flag own[] = {
         {"dataset", 0, FLAG_CHOICE, &g.dataset, "blue-marble|cityscapes", "whose labels --data has", 0, 0},
         {"arch", 0, FLAG_CHOICE, &g.arch, "light|resnet18|resnet50|resnet101", "the backbone", 0, 0},

@@ -154,6 +154,20 @@ static void check_length(trainer *t, tern_error *err)
              samples, batch, ranks);
 }
 
+/* Samples at equal distances, for --update-bn batches on each rank. */
+static void open_update(trainer *t, tern_error *err)
+{
+    int64_t length = t->train_set ? t->train_set->length : 0;
+    int64_t most = t->flags->update_bn * t->flags->batch * tern_group_size(t->world);
+    int64_t count = most < length ? most : length, *indices = malloc((size_t)count * sizeof(*indices) + 1);
+    if (!indices) fail(err, TERN_E_MEMORY, "no memory for the numbers of %lld samples", (long long)count);
+    for (int64_t i = 0; indices && i < count; i++) indices[i] = i * length / count;
+    t->update_set = err->code ? NULL : tern_subset_new(t->train_set, indices, count, err);
+    t->update_order = new_order(t, t->update_set, true, err);
+    t->update = new_loader(t, t->update_set, t->update_order, true, err);
+    free(indices);
+}
+
 static void open_data(trainer *t, tern_error *err)
 {
     t->train_set = readable(t, t->task->train, err);
@@ -161,6 +175,7 @@ static void open_data(trainer *t, tern_error *err)
     check_length(t, err);
     t->train_order = new_order(t, t->train_set, true, err);
     t->train = new_loader(t, t->train_set, t->train_order, true, err);
+    if (t->flags->update_bn) open_update(t, err);
     if (!t->test_set) return;
     t->test_order = new_order(t, t->test_set, false, err);
     t->test = new_loader(t, t->test_set, t->test_order, false, err);
@@ -368,6 +383,9 @@ static void close_all(trainer *t)
     tern_loader_free(t->train);
     tern_sampler_free(t->test_order);
     tern_sampler_free(t->train_order);
+    tern_loader_free(t->update);
+    tern_sampler_free(t->update_order);
+    tern_dataset_free(t->update_set);
     if (t->test_set != t->task->test) tern_dataset_free(t->test_set);
     if (t->train_set != t->task->train) tern_dataset_free(t->train_set);
 }
@@ -588,6 +606,10 @@ static tern_progress *open_bar(const trainer *t, const char *part, int64_t sampl
 
 static void evaluate(trainer *t, tern_error *err)
 {
+    if (t->update) {
+        tern_sampler_epoch_set(t->update_order, t->epoch); /* the same samples, whether resumed or not */
+        tern_update_bn(t->task->net, t->s, t->update, err);
+    }
     t->asked = 0;
     t->test_steps = t->test ? tern_loader_length(t->test) : 0;
     tern_all_reduce(t->world, &t->test_steps, 1, TERN_I64, TERN_MAX, err);
