@@ -2,6 +2,7 @@
 #include "trainer.h"
 #include "banner.h"
 #include "figure.h"
+#include "loaders.h"
 #include "run_dir.h"
 
 #include <errno.h>
@@ -108,78 +109,6 @@ static void agree(trainer *t, tern_error *err)
 }
 
 /* ---- opening everything; the order matters ---- */
-
-static tern_loader *new_loader(trainer *t, tern_dataset *set, tern_sampler *order, bool train,
-                               tern_error *err)
-{
-    tern_loader_opts opts = tern_loader_defaults();
-    opts.batch_size = t->flags->batch;
-    opts.workers = (int)t->flags->workers;
-    opts.sampler = order;
-    opts.drop_last = train;
-    return err->code ? NULL : tern_loader_new(set, &opts, err);
-}
-
-static tern_sampler *new_order(trainer *t, const tern_dataset *set, bool train, tern_error *err)
-{
-    tern_distributed_opts opts = tern_distributed_defaults();
-    opts.seed = (uint64_t)t->flags->seed;
-    opts.shuffle = opts.pad = train; /* each test sample once over all ranks */
-    return err->code ? NULL
-                     : tern_distributed_sampler_new(set->length, tern_group_size(t->world),
-                                                    tern_group_rank(t->world), &opts, err);
-}
-
-/* With --skip-bad, returns the readable samples of a dataset, the same on all ranks. */
-static tern_dataset *readable(trainer *t, tern_dataset *set, tern_error *err)
-{
-    if (err->code || !set || !t->flags->skip_bad) return set;
-    tern_dataset *rest = tern_readable_new(set, t->world, err);
-    if (rest && rest->length < set->length)
-        say(t, "skipped %lld of %lld samples that cannot be read\n", (long long)(set->length - rest->length),
-            (long long)set->length);
-    return rest;
-}
-
-static void check_length(trainer *t, tern_error *err)
-{
-    int ranks = tern_group_size(t->world);
-    long long samples = err->code ? 0 : t->train_set->length, batch = t->flags->batch * t->flags->accumulate;
-    if (samples < ranks)
-        fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", t->task->data, samples,
-             ranks);
-    if ((samples + ranks - 1) / ranks < batch)
-        fail(err, TERN_E_RANGE,
-             "%s: %lld training samples are too few for a batch of %lld on each of %d ranks", t->task->data,
-             samples, batch, ranks);
-}
-
-/* Samples at equal distances, for --update-bn batches on each rank. */
-static void open_update(trainer *t, tern_error *err)
-{
-    int64_t length = t->train_set ? t->train_set->length : 0;
-    int64_t most = t->flags->update_bn * t->flags->batch * tern_group_size(t->world);
-    int64_t count = most < length ? most : length, *indices = malloc((size_t)count * sizeof(*indices) + 1);
-    if (!indices) fail(err, TERN_E_MEMORY, "no memory for the numbers of %lld samples", (long long)count);
-    for (int64_t i = 0; indices && i < count; i++) indices[i] = i * length / count;
-    t->update_set = err->code ? NULL : tern_subset_new(t->train_set, indices, count, err);
-    t->update_order = new_order(t, t->update_set, true, err);
-    t->update = new_loader(t, t->update_set, t->update_order, true, err);
-    free(indices);
-}
-
-static void open_data(trainer *t, tern_error *err)
-{
-    t->train_set = readable(t, t->task->train, err);
-    t->test_set = readable(t, t->task->test, err);
-    check_length(t, err);
-    t->train_order = new_order(t, t->train_set, true, err);
-    t->train = new_loader(t, t->train_set, t->train_order, true, err);
-    if (t->flags->update_bn) open_update(t, err);
-    if (!t->test_set) return;
-    t->test_order = new_order(t, t->test_set, false, err);
-    t->test = new_loader(t, t->test_set, t->test_order, false, err);
-}
 
 static tern_optim *new_sgd(trainer *t, tern_error *err)
 {
@@ -348,7 +277,7 @@ static void open_all(trainer *t, tern_error *err)
 {
     agree(t, err);
     if (err->code) return;
-    open_data(t, err);
+    loaders_open(t, err);
     agree(t, err);
     if (!err->code) open_model(t, err);
     open_schedule(t, err);
@@ -379,15 +308,7 @@ static void close_all(trainer *t)
     tern_ddp_free(t->ddp);
     tern_amp_free(t->amp);
     if (t->ends_early) return;
-    tern_loader_free(t->test);
-    tern_loader_free(t->train);
-    tern_sampler_free(t->test_order);
-    tern_sampler_free(t->train_order);
-    tern_loader_free(t->update);
-    tern_sampler_free(t->update_order);
-    tern_dataset_free(t->update_set);
-    if (t->test_set != t->task->test) tern_dataset_free(t->test_set);
-    if (t->train_set != t->task->train) tern_dataset_free(t->train_set);
+    loaders_close(t);
 }
 
 void trainer_name_package(tern_error *err, const char *package)
@@ -606,7 +527,8 @@ static tern_progress *open_bar(const trainer *t, const char *part, int64_t sampl
 
 static void evaluate(trainer *t, tern_error *err)
 {
-    if (t->update) {
+    if (t->update) t->stopped = tern_preempt_pending(t->preempt, err) > 0;
+    if (t->update && !t->stopped && !err->code) {
         tern_sampler_epoch_set(t->update_order, t->epoch); /* the same samples, whether resumed or not */
         tern_update_bn(t->task->net, t->s, t->update, err);
     }
