@@ -1,3 +1,16 @@
+# The documents, as they are installed.
+file(GLOB pages RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md ${PROJECT_SOURCE_DIR}/*.md)
+set(installed_pages ${pages})
+list(TRANSFORM installed_pages PREPEND ${PROJECT_BINARY_DIR}/installed/)
+list(TRANSFORM pages PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE page_sources)
+file(RELATIVE_PATH include_from_doc ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+add_custom_command(OUTPUT ${installed_pages}
+                   COMMAND ${CMAKE_COMMAND} "-DPAGES=${pages}" -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${PROJECT_BINARY_DIR}/installed -DINCLUDE=${include_from_doc}
+                           -P ${PROJECT_SOURCE_DIR}/cmake/installed_pages.cmake
+                   DEPENDS ${page_sources} ${PROJECT_SOURCE_DIR}/cmake/installed_pages.cmake VERBATIM)
+add_custom_target(tern_installed_pages ALL DEPENDS ${installed_pages})
+install(DIRECTORY ${PROJECT_BINARY_DIR}/installed/ DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
 # The man pages and the shells' completions, which the command itself prints from its tables of options. Where the command cannot run,
 # because it is built for another machine, they are left out.
 set(TERN_PAGES)

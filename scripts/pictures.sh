@@ -16,12 +16,13 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# picture NAME PROGRAM [FLAG ..]: trains on two ranks and takes the run's page.
+# picture NAME PROGRAM [FLAG ..]: trains on two ranks and takes the run's page, in 128 colours.
 picture() {
     name=$1 program=$2
     shift 2
     (cd "$work" && tern run -n 2 "$build/examples/$program" --log-dir "$name" "$@")
-    cp "$work/$name/$program.png" "$top/docs/$name.png"
+    /usr/bin/python3 -c 'import sys; from PIL import Image; Image.open(sys.argv[1]).convert("RGB").quantize(128, dither=0).save(sys.argv[2], optimize=True)' \
+        "$work/$name/$program.png" "$top/docs/$name.png"
 }
 
 [ $# -gt 0 ] || set -- train_classifier train_language_model train_segmentation unet3d_grains unet3d_brain unet3d_macaque sync_batch_norm modes
@@ -35,7 +36,7 @@ for name; do
         ;;
     train_segmentation)
         (cd "$work" && "$build/examples/blue_marble" blue_marble)
-        picture train_segmentation train_segmentation
+        picture train_segmentation train_segmentation --epochs 12
         ;;
     unet3d_*) picture "$name" train_unet3d --data "${name#unet3d_}" ;;
     sync_batch_norm)

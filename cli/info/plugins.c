@@ -7,30 +7,10 @@
 #include "comm/move/nccl/plugin.h"
 #include "comm/move/transport/transport.h"
 
-#include <tern/backend/figure.h>
-#include <tern/backend/image.h>
-#include <tern/backend/mpi.h>
-#include <tern/backend/nifti.h>
-#include <tern/backend/regex.h>
-#include <tern/backend/topology.h>
 #include <tern/backend/transport.h>
-#include <tern/backend/unicode.h>
 
 #include <stdio.h>
 #include <string.h>
-
-static const struct {
-    const char *name, *file, *symbol;
-} plugins[] = {
-    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL},
-    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL},
-    {"png", "tern_png.so", TERN_IMAGE_SYMBOL},
-    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
-    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},
-    {"regex", "tern_regex.so", TERN_REGEX_SYMBOL},
-    {"unicode", "tern_unicode.so", TERN_UNICODE_SYMBOL},
-    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
-};
 
 static void print_missing(const char *name, const tern_error *why)
 {
@@ -88,12 +68,14 @@ void tern__info_back_ends(void)
 void tern__info_plugins(void)
 {
     char nccl[TERN_ERROR_TEXT + 64];
-    for (size_t i = 0; i < TERN__COUNT(plugins); i++) {
+    for (tern__plugin i = 0; i < TERN__PLUGIN_COUNT; i++) {
+        char name[32];
         tern_error why = {0};
-        if (tern__plugin_open(plugins[i].file, plugins[i].symbol, &why))
-            tern__info_row(plugins[i].name, plugins[i].file);
+        sscanf(tern__plugin_file(i), "tern_%31[a-z]", name);
+        if (tern__plugin_get(i, NULL, __func__, &why))
+            tern__info_row(name, tern__plugin_file(i));
         else
-            print_missing(plugins[i].name, &why);
+            print_missing(name, &why);
     }
     print_transport("openmpi");
     print_transport("mpich");

@@ -78,8 +78,8 @@ static int list_kernel(place *places)
 static int list_plugin(place *places)
 {
     int cpus[CPU_SETSIZE], cores[CPU_SETSIZE];
-    const tern_topology_backend *plugin = tern__plugin_open("tern_topology.so", TERN_TOPOLOGY_SYMBOL, NULL);
-    int count = plugin && plugin->abi == TERN_TOPOLOGY_ABI ? plugin->cpus(cpus, cores, CPU_SETSIZE) : 0;
+    const tern_topology_backend *plugin = tern__plugin_get(TERN__PLUGIN_TOPOLOGY, NULL, __func__, NULL);
+    int count = plugin ? plugin->cpus(cpus, cores, CPU_SETSIZE) : 0;
     count = TERN__MIN(count, CPU_SETSIZE);
     for (int i = 0; i < count; i++) places[i] = (place){.cpu = cpus[i], .core = cores[i]};
     return TERN__MAX(count, 0);

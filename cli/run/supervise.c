@@ -233,28 +233,40 @@ static void take_failure(supervisor *s, const tern__failure *failure)
     if (s->phase == AWAITING && is_first) await_others(s);
 }
 
-static bool is_program(const char *path, bool *may_run)
+/* Does it begin as a script or a program of this system does? */
+static bool is_program(const char *path)
 {
-    struct stat at;
-    *may_run = access(path, X_OK) == 0;
-    return stat(path, &at) == 0 && S_ISREG(at.st_mode);
+    char head[4] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t bytes = fd < 0 ? 0 : read(fd, head, sizeof(head));
+    tern__close(&fd);
+    return (bytes >= 2 && !memcmp(head, "#!", 2)) || (bytes == 4 && !memcmp(head, "\177ELF", 4));
 }
 
-/* A program that could not be run may be a script, or in this folder, which the PATH seldom names. Says what
- * to type then. */
+/* What was given instead of a program may be a script, a folder, a file of data, or a program of this folder,
+ * which the PATH seldom names. Says what to type then. */
 static void suggest_program(tern__relay *relay, const char *name, int reason)
 {
-    char here[PATH_MAX], shown[TERN__MESSAGE_MOST];
-    bool may_run, is_bare = !strchr(name, '/');
+    struct stat at;
+    if ((reason != ENOENT && reason != EACCES) || stat(name, &at)) return;
+    char shown[TERN__MESSAGE_MOST];
+    bool is_bare = !strchr(name, '/'), may_run = access(name, X_OK) == 0;
     const char *dot = strrchr(name, '.');
-    if ((reason != ENOENT && reason != EACCES) || !is_program(name, &may_run)) return;
-    bool is_python = dot && !strcmp(dot, ".py");
-    snprintf(here, sizeof(here), "%s%s", is_bare && !is_python ? "./" : "", name);
-    tern__message_format(shown, sizeof(shown), "%s", here);
-    if (is_python)
+    tern__message_format(shown, sizeof(shown), "%s", name);
+    if (S_ISDIR(at.st_mode))
+        tern__relay_say(relay, "It is a folder. For a program in it: tern run %s%sPROGRAM", shown,
+                        name[strlen(name) - 1] == '/' ? "" : "/");
+    else if (!S_ISREG(at.st_mode))
+        return;
+    else if (dot && !strcmp(dot, ".py"))
         tern__relay_say(relay, "A Python program is started by Python: tern run python3 %s", shown);
-    else if (is_bare && may_run)
-        tern__relay_say(relay, "For the program in this folder: tern run %s", shown);
+    else if (may_run && is_bare)
+        tern__relay_say(relay, "For the program in this folder: tern run ./%s", shown);
+    else if (!may_run && is_program(name))
+        tern__relay_say(relay, "It may not be executed yet: chmod +x %s", shown);
+    else if (!may_run)
+        tern__relay_say(relay, "It is not a program. For a program that reads it: tern run PROGRAM %s",
+                        shown);
 }
 
 /* The program could not be run. One line says all about it; other hosts learn of it as of any failure. */

@@ -265,6 +265,8 @@ static int all_rows(flags *f, const flag *own, flag rows[FLAGS_MAX])
         {"opt-level", 0, FLAG_CHOICE, &f->opt_level, "O0|O1|O2|O3", "mixed precision, a level of apex", 0, 0},
         {"half", 0, FLAG_CHOICE, &f->half, "bf16|f16", "16-bit type of mixed precision", 0, 0},
         {"sync-bn", 0, FLAG_SWITCH, &f->sync_bn, NULL, "synchronise batch norm over all ranks", 0, 0},
+        {"update-bn", 0, FLAG_COUNT, &f->update_bn, "N",
+         "before an evaluation, compute batch norms' statistics anew from N batches; 0: do not", 0, 1 << 20},
         {"backend", 0, FLAG_TEXT, &f->backend, "NAME", "native, nccl, gloo ..; default: chosen to fit", 0, 0},
         {"device", 0, FLAG_TEXT, &f->device, "NAME",
          "cpu, cuda (one GPU per rank), cuda:1 ..; default TERN_DEVICE", 0, 0},
@@ -331,8 +333,9 @@ static _Noreturn void fail_name(const flags *f, const struct option *longs, cons
     flags_wrong(f, "unknown flag \"%s\"; --help lists them", word);
 }
 
-static void check_together(const flags *f)
+static void check_together(flags *f)
 {
+    if (flags_given(f, "milestones") && !flags_given(f, "schedule")) f->schedule = FLAGS_MILESTONES;
     if (f->resume && f->start_epoch)
         flags_wrong(f, "--start-epoch: cannot be combined with --resume, which restores the epoch, got %lld",
                     (long long)f->start_epoch);

@@ -50,10 +50,12 @@ typedef struct flags {
     int schedule;         /* index into FLAGS_SCHEDULES                                  */
     flag_list milestones; /* epochs after which the rate is multiplied by gamma          */
     double gamma;
-    double min_lr;                  /* to which a cosine falls                                    */
-    bool shard;                     /* each rank has a slice of the optimizer's state             */
-    int opt_level, half;            /* indices into O0|O1|O2|O3 and bf16|f16                         */
-    bool sync_bn, skip_bad;         /* skip_bad: skip unreadable samples instead of failing */
+    double min_lr;          /* to which a cosine falls                                    */
+    bool shard;             /* each rank has a slice of the optimizer's state             */
+    int opt_level, half;    /* indices into O0|O1|O2|O3 and bf16|f16                         */
+    bool sync_bn, skip_bad; /* skip_bad: skip unreadable samples instead of failing */
+    int64_t
+        update_bn; /* batches from which an evaluation's batch norm statistics are; 0: of all steps so far */
     const char *backend;            /* NULL: TERN_BACKEND, or chosen automatically                  */
     const char *device;             /* NULL: TERN_DEVICE, or the CPU                            */
     int64_t threads;                /* kernel threads per rank; 0: the device decides                    */

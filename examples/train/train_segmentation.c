@@ -3,8 +3,8 @@
  *     build/examples/blue_marble blue_marble
  *     tern run -n 2 build/examples/train_segmentation
  *
- * trains on the earth from space (blue_marble.c). It reaches an IoU of ocean 0.990, land 0.962, lake 0.342,
- * ice 0.977, mean 0.818 after 36 epochs; colours alone reach 0.990, 0.963, 0.048, 0.972, mean 0.743. For
+ * trains on the earth from space (blue_marble.c). With --epochs 12 it reaches an IoU of ocean 0.987, land
+ * 0.954, lake 0.294, ice 0.972, mean 0.802; colours alone reach 0.990, 0.963, 0.048, 0.972, mean 0.743. For
  * streets, in a folder with leftImg8bit and gtFine:
  *
  *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes \
@@ -15,6 +15,7 @@
  * --resume and torch.load, and train_segmentation.png. */
 #include "trainer.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +83,7 @@ static tern_dataset *open_files(segmentation *g, const char *split, tern_error *
     if (err->code) return NULL;
     tern_dataset *set = tern_cityscapes_open(g->dir, split, &opts, err);
     size_t used = strlen(err->text);
-    if (!set && g->is_ours)
+    if (!set && g->is_ours && err->native == ENOENT)
         snprintf(err->text + used, sizeof(err->text) - used, "; build/examples/blue_marble %s makes it",
                  g->dir);
     return set;
@@ -360,13 +361,13 @@ int main(int argc, char **argv)
     segmentation g = {.crop = 257, .repeat = 6, .scale = {1, 1.5}, .uniform = true, .balance = 0.5};
     flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to classify each pixel.");
     f.batch = 4;
-    f.lr = 0.05;
+    f.lr = 0.03;
     f.warm_up = 1;
     f.epochs = 36;
-    f.milestones = (flag_list){{26, 33}, 2};
-    f.gamma = 0.2;
+    f.schedule = FLAGS_COSINE;
     f.opt_level = 1;
     f.sync_bn = true;
+    f.update_bn = 15;
     const flag own[] = {
         {"dataset", 0, FLAG_CHOICE, &g.dataset, "blue-marble|cityscapes", "whose labels --data has", 0, 0},
         {"arch", 0, FLAG_CHOICE, &g.arch, "light|resnet18|resnet50|resnet101", "the backbone", 0, 0},

@@ -191,8 +191,8 @@ static void train_step(trainer *t, int64_t parts, tern_error *err)
     double loss = tern_ddp_loss_mean(t->ddp) * (t->flags->microbatches ? 1 : (double)parts);
     t->step++;
     if (isnan(loss) && !(t->flags->opt_level && t->flags->half)) /* f16 leaves such steps out */
-        trainer_fail(err, TERN_E_RANGE, "the loss of step %lld is NaN: lower --lr, or --clip",
-                     (long long)t->step);
+        tern_error_set(err, "train", TERN_E_RANGE, "the loss of step %lld is NaN: lower --lr, or --clip",
+                       (long long)t->step);
     history_loss_add(&t->history, loss);
     tern_progress_postfix(t->bar, "loss", loss);
     tern_progress_postfix(t->bar, "lr", tern_optim_lr_get(t->optim, 0));
@@ -208,7 +208,7 @@ static bool await_batches(trainer *t, tern_loader *loader, bool *stopped, tern_e
     uint8_t lacking = 1;
     for (double waited = 0; lacking && !*stopped && !err->code; waited += WAIT_SECONDS) {
         if (waited >= timeout_s)
-            trainer_fail(err, TERN_E_TIMEOUT, "%s: no batch came for %g s", t->task->data, waited);
+            tern_error_set(err, "train", TERN_E_TIMEOUT, "%s: no batch came for %g s", t->task->data, waited);
         lacking = loader && tern_loader_wait(loader, WAIT_SECONDS, err) == 0;
         tern_all_reduce(t->world, &lacking, 1, TERN_U8, TERN_MAX, err);
         if (lacking && !err->code) *stopped = tern_preempt_pending(t->preempt, err) > 0;
@@ -252,6 +252,11 @@ static tern_progress *open_bar(const trainer *t, const char *part, int64_t sampl
 
 static void evaluate(trainer *t, tern_error *err)
 {
+    if (t->update) t->stopped = tern_preempt_pending(t->preempt, err) > 0;
+    if (t->update && !t->stopped && !err->code) {
+        tern_sampler_epoch_set(t->update_order, t->epoch); /* the same samples, whether resumed or not */
+        tern_update_bn(t->task->net, t->s, t->update, err);
+    }
     t->asked = 0;
     t->test_steps = t->test ? tern_loader_length(t->test) : 0;
     tern_all_reduce(t->world, &t->test_steps, 1, TERN_I64, TERN_MAX, err);

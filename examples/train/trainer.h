@@ -58,6 +58,9 @@ struct trainer {
     tern_dataset *train_set, *test_set; /* the task's, or their readable samples */
     tern_sampler *train_order, *test_order;
     tern_loader *train, *test;
+    tern_dataset *update_set; /* with --update-bn: for the statistics of batch norms */
+    tern_sampler *update_order;
+    tern_loader *update;
     tern_amp *amp;
     tern_ddp *ddp;
     tern_optim *optim;

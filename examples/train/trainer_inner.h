@@ -6,8 +6,6 @@
 
 /* Prints on rank 0. */
 void trainer_print(const trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Sets an error, unless one is set. */
-void trainer_fail(tern_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Opens what the task and the flags ask for, and resumes. */
 void trainer_open_all(trainer *t, tern_error *err);

@@ -1,4 +1,5 @@
 /* trainer_open.c - opens what a training needs, in the right order, and frees it. */
+#include "loaders.h"
 #include "run_dir.h"
 #include "trainer_inner.h"
 
@@ -19,17 +20,6 @@ void trainer_print(const trainer *t, const char *format, ...)
     vprintf(format, list);
     va_end(list);
     fflush(stdout);
-}
-
-void trainer_fail(tern_error *err, int code, const char *format, ...)
-{
-    if (err->code) return;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(err->text, sizeof(err->text), format, list);
-    va_end(list);
-    err->code = code;
-    err->func = "train";
 }
 
 void trainer_open(trainer *t, const flags *f, tern_error *err)
@@ -60,10 +50,10 @@ static bool must_print(trainer *t, tern_error *err)
     bool alone = true, has_error = err->code;
     if (has_error) memcpy(mine, err->text, sizeof(mine));
     if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL))
-        trainer_fail(err, TERN_E_PEER, "another rank could not start");
+        tern_error_set(err, "train", TERN_E_PEER, "another rank could not start");
     for (int r = 0; all && r < ranks; r++) {
         const char *text = all + (size_t)r * sizeof(mine);
-        if (*text) trainer_fail(err, TERN_E_PEER, "rank %d could not start: %s", r, text);
+        if (*text) tern_error_set(err, "train", TERN_E_PEER, "rank %d could not start: %s", r, text);
         alone &= r >= rank || strcmp(text, mine);
     }
     free(all);
@@ -85,77 +75,6 @@ static void agree(trainer *t, tern_error *err)
 }
 
 /* ---- opening everything; the order matters ---- */
-
-static tern_loader *new_loader(trainer *t, tern_dataset *set, tern_sampler *order, bool train,
-                               tern_error *err)
-{
-    tern_loader_opts opts = tern_loader_defaults();
-    opts.batch_size = t->flags->batch;
-    opts.workers = (int)t->flags->workers;
-    opts.sampler = order;
-    opts.drop_last = train;
-    return err->code ? NULL : tern_loader_new(set, &opts, err);
-}
-
-static tern_sampler *new_order(trainer *t, const tern_dataset *set, bool train, tern_error *err)
-{
-    tern_distributed_opts opts = tern_distributed_defaults();
-    opts.seed = (uint64_t)t->flags->seed;
-    opts.shuffle = opts.pad = train; /* each test sample once over all ranks */
-    if (train && t->flags->microbatches) opts.block = t->flags->batch * t->parts, opts.drop_last = true;
-    return err->code ? NULL
-                     : tern_distributed_sampler_new(set->length, tern_group_size(t->world),
-                                                    tern_group_rank(t->world), &opts, err);
-}
-
-/* With --skip-bad, returns the readable samples of a dataset, the same on all ranks. */
-static tern_dataset *readable(trainer *t, tern_dataset *set, tern_error *err)
-{
-    if (err->code || !set || !t->flags->skip_bad) return set;
-    tern_dataset *rest = tern_readable_new(set, t->world, err);
-    if (rest && rest->length < set->length)
-        trainer_print(t, "skipped %lld of %lld samples that cannot be read\n",
-                      (long long)(set->length - rest->length), (long long)set->length);
-    return rest;
-}
-
-/* Finds how many batches of a step are this rank's. */
-static void share_batches(trainer *t, tern_error *err)
-{
-    int64_t ranks = tern_group_size(t->world), all = t->flags->microbatches;
-    t->parts = all ? all / ranks : t->flags->accumulate;
-    if (all && (all % ranks || t->parts & (t->parts - 1)))
-        trainer_fail(
-            err, TERN_E_RANGE,
-            "--microbatches: %lld ranks cannot share %lld batches: each has to get 1, 2, 4, 8 .. of them",
-            (long long)ranks, (long long)all);
-}
-
-static void check_length(trainer *t, tern_error *err)
-{
-    int ranks = tern_group_size(t->world);
-    long long samples = err->code ? 0 : t->train_set->length, batch = t->flags->batch * t->parts;
-    if (samples < ranks)
-        trainer_fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", t->task->data,
-                     samples, ranks);
-    if ((samples + ranks - 1) / ranks < batch)
-        trainer_fail(err, TERN_E_RANGE,
-                     "%s: %lld training samples are too few for a batch of %lld on each of %d ranks",
-                     t->task->data, samples, batch, ranks);
-}
-
-static void open_data(trainer *t, tern_error *err)
-{
-    t->train_set = readable(t, t->task->train, err);
-    t->test_set = readable(t, t->task->test, err);
-    share_batches(t, err);
-    check_length(t, err);
-    t->train_order = new_order(t, t->train_set, true, err);
-    t->train = new_loader(t, t->train_set, t->train_order, true, err);
-    if (!t->test_set) return;
-    t->test_order = new_order(t, t->test_set, false, err);
-    t->test = new_loader(t, t->test_set, t->test_order, false, err);
-}
 
 static tern_optim *new_sgd(trainer *t, tern_error *err)
 {
@@ -326,7 +245,7 @@ void trainer_open_all(trainer *t, tern_error *err)
 {
     agree(t, err);
     if (err->code) return;
-    open_data(t, err);
+    loaders_open(t, err);
     agree(t, err);
     if (!err->code) open_model(t, err);
     open_schedule(t, err);
@@ -357,12 +276,7 @@ void trainer_close_all(trainer *t)
     tern_ddp_free(t->ddp);
     tern_amp_free(t->amp);
     if (t->ends_early) return;
-    tern_loader_free(t->test);
-    tern_loader_free(t->train);
-    tern_sampler_free(t->test_order);
-    tern_sampler_free(t->train_order);
-    if (t->test_set != t->task->test) tern_dataset_free(t->test_set);
-    if (t->train_set != t->task->train) tern_dataset_free(t->train_set);
+    loaders_close(t);
 }
 
 void trainer_name_package(tern_error *err, const char *package)

@@ -22,6 +22,7 @@
 #define TERN_NN_H
 
 #include <tern/conv.h>
+#include <tern/data.h>
 #include <tern/ops.h>
 #include <tern/recompute.h>
 #include <tern/rng.h>
@@ -133,6 +134,13 @@ TERN_API void tern_module_requires_grad_set(tern_module *module, bool required);
  * (E_SHAPE or E_INVALID names the first difference). torch.optim.swa_utils.get_ema_multi_avg_fn. */
 TERN_API void tern_ema_update(tern_scope *scope, tern_module *average, const tern_module *model,
                               double decay);
+
+/* Computes the running statistics of all batch norms under `module` anew, as plain means over the batches of
+ * a pass of the loader: calls the module with each batch's x, in training mode without gradients. Parameters
+ * and the module's mode stay. For weights that their averages lag behind, or that no step has made.
+ * Collective if batch norms are synchronised: all ranks need as many batches. Ends the scope after each
+ * batch; returns the first error. torch.optim.swa_utils.update_bn. */
+TERN_API int tern_update_bn(tern_module *module, tern_scope *scope, tern_loader *loader, tern_error *err);
 
 /* Prints a table of the layers: kind, output shape, number of parameters and size of the output, and the
  * totals. It calls the model in evaluation mode with zeros of the given shape, f32, or indices for an

@@ -15,4 +15,11 @@
 #define TERN__SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 
+/* For functions that run only beside the tile unit (kernels/cpu/amx.h), which no CPU has without AVX-512. */
+#if defined(__x86_64__)
+#define TERN__AMX_SIMD __attribute__((target("arch=x86-64-v4")))
+#else
+#define TERN__AMX_SIMD TERN__SIMD
+#endif
+
 #endif

@@ -8,7 +8,7 @@
 #include "data/image_floats.h"
 #include "data/dataset.h"
 #include "data/scratch_pool.h"
-#include "image/codec.h"
+#include "image/reader.h"
 #include "image/resize.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* image.c - loads an image, or only its header. */
 #include "base/opts.h"
-#include "image/codec.h"
+#include "image/reader.h"
 
 tern_image_opts tern_image_defaults(void)
 {

@@ -1,6 +1,6 @@
 /* reader.c - reads an image file: finds the decoder by the first bytes, decodes, and converts to the number
  * of channels asked for. */
-#include "image/codec.h"
+#include "image/reader.h"
 
 #include "base/file.h"
 
@@ -27,22 +27,22 @@ static int reader_open_file(tern__image_reader *reader, const char *path, const 
     return TERN_OK;
 }
 
-static int find_codec(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
+static int find_plugin(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
 {
     static const struct {
         const char *magic;
         size_t size;
-        tern__codec codec;
-    } kinds[] = {{"\xff\xd8\xff", 3, TERN__CODEC_JPEG}, {"\x89PNG", 4, TERN__CODEC_PNG},
-                 {"II*\0", 4, TERN__CODEC_TIFF},        {"MM\0*", 4, TERN__CODEC_TIFF},
-                 {"II+\0", 4, TERN__CODEC_TIFF},        {"MM\0+", 4, TERN__CODEC_TIFF}};
+        tern__plugin plugin;
+    } kinds[] = {{"\xff\xd8\xff", 3, TERN__PLUGIN_JPEG}, {"\x89PNG", 4, TERN__PLUGIN_PNG},
+                 {"II*\0", 4, TERN__PLUGIN_TIFF},        {"MM\0*", 4, TERN__PLUGIN_TIFF},
+                 {"II+\0", 4, TERN__PLUGIN_TIFF},        {"MM\0+", 4, TERN__PLUGIN_TIFF}};
     char first[4] = "";
     size_t count = TERN__MIN(reader->size, sizeof(first));
     int status = tern__file_read(reader->fd, path, 0, first, count, func, err);
     if (status) return status;
     for (size_t i = 0; i < TERN__COUNT(kinds); i++)
         if (count >= kinds[i].size && !memcmp(first, kinds[i].magic, kinds[i].size)) {
-            reader->codec = kinds[i].codec;
+            reader->plugin = kinds[i].plugin;
             return TERN_OK;
         }
     return tern__error_set(err, func, TERN_E_FORMAT, "%s is %s: expected a JPEG, PNG or TIFF", path,
@@ -93,13 +93,13 @@ static int reader_begin(tern__image_reader *reader, const char *path, const tern
                         tern_image *image, const char *func, tern_error *err)
 {
     char why[TERN_ERROR_TEXT] = "";
-    int status = find_codec(reader, path, func, err);
+    int status = find_plugin(reader, path, func, err);
     if (status) return status;
-    const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
+    const tern_image_codec *codec = tern__plugin_get(reader->plugin, path, func, err);
     if (!codec) return TERN_E_UNSUPPORTED;
     if (!codec->reads) status = reader_read_file(reader, path, func, err);
     if (status) return status;
-    void **decoder = &reader->decoders[reader->codec];
+    void **decoder = &reader->decoders[reader->plugin];
     if (!*decoder) *decoder = codec->decoder_new();
     if (!*decoder) return tern__error_set(err, func, TERN_E_MEMORY, "%s: no memory to decode it", path);
     tern_image_request request = {codec->reads ? NULL : reader->bytes, reader->size, reader->fd, *opts};
@@ -118,8 +118,11 @@ int tern__image_begin(tern__image_reader *reader, const char *path, const tern_i
 
 void tern__image_reader_free(tern__image_reader *reader)
 {
-    for (int i = 0; i < TERN__CODEC_COUNT; i++)
-        if (reader->decoders[i]) tern__codec_open(i, "", __func__, NULL)->decoder_free(reader->decoders[i]);
+    for (tern__plugin i = 0; i < TERN__PLUGIN_COUNT; i++) {
+        if (!reader->decoders[i]) continue;
+        const tern_image_codec *codec = tern__plugin_get(i, NULL, __func__, NULL);
+        codec->decoder_free(reader->decoders[i]);
+    }
     close_file(reader);
     tern__free(reader->bytes);
     *reader = (tern__image_reader){0};
@@ -191,8 +194,8 @@ static int decode(tern__image_reader *reader, const char *path, int64_t top, int
                   const tern_image *image, const char *func, tern_error *err)
 {
     char why[TERN_ERROR_TEXT] = "";
-    const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
-    int status = codec->read(reader->decoders[reader->codec], top, rows, image, why, sizeof(why));
+    const tern_image_codec *codec = tern__plugin_get(reader->plugin, path, func, err);
+    int status = codec->read(reader->decoders[reader->plugin], top, rows, image, why, sizeof(why));
     return status ? reader_fail(status, path, why, func, err) : TERN_OK;
 }
 

@@ -1,7 +1,7 @@
 /* save.c - saves an image as PNG. */
 #include "base/file.h"
 #include "base/opts.h"
-#include "image/codec.h"
+#include "image/reader.h"
 
 static const char FUNC[] = "tern_image_save";
 
@@ -63,7 +63,7 @@ static int save_encode(const char *path, const tern_image *image, const tern_ima
                        tern_error *err)
 {
     char why[TERN_ERROR_TEXT] = "";
-    const tern_image_codec *png = tern__codec_open(TERN__CODEC_PNG, path, FUNC, err);
+    const tern_image_codec *png = tern__plugin_get(TERN__PLUGIN_PNG, path, FUNC, err);
     if (!png) return TERN_E_UNSUPPORTED;
     size_t bytes = png->encode_most(image);
     void *out = tern__alloc(bytes, FUNC, err);

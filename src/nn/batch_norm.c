@@ -1,6 +1,7 @@
 /* batch_norm.c - torch.nn.BatchNorm1d to BatchNorm3d, and SyncBatchNorm over a group. */
 #include "nn/batch_norm.h"
 #include "base/opts.h"
+#include "tensor/host.h"
 
 typedef struct kind {
     const char *func, *name, *expected; /* "(N, C, H, W)" */
@@ -14,8 +15,8 @@ typedef struct batch_norm {
     tern_tensor *running_mean, *running_var; /* NULL if they are not tracked    */
     tern_tensor *num_batches_tracked;
     double eps, momentum;
-    bool cumulative;
-    tern__batch_norm_sync sync; /* all zero: not synchronised */
+    bool cumulative, is_updated; /* by tern_update_bn: a cumulative average, too */
+    tern__batch_norm_sync sync;  /* all zero: not synchronised */
 } batch_norm;
 
 /* Returns the counter of batches so far, or NULL. */
@@ -27,7 +28,8 @@ static int64_t *tracked(const batch_norm *self)
 /* Returns the next batch's share in the running statistics; in a cumulative average, 1 / (batches). */
 static double momentum_of(const batch_norm *self)
 {
-    return self->cumulative && tracked(self) ? 1 / (double)(*tracked(self) + 1) : self->momentum;
+    return (self->cumulative || self->is_updated) && tracked(self) ? 1 / (double)(*tracked(self) + 1)
+                                                                   : self->momentum;
 }
 
 /* True if it is synchronised with other ranks. */
@@ -110,6 +112,57 @@ void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync 
     }
     for (tern__module_tree *child = module->tree->children; child; child = child->next)
         tern__batch_norm_sync_set(child->module, sync);
+}
+
+/* ---- statistics of other batches ---- */
+
+static int statistic_fill(tern_tensor *statistic, double value, tern_error *err)
+{
+    tern__host host;
+    if (tern__host_open(&host, &statistic->view, err)) return err->code;
+    for (int64_t c = 0; c < host.view.shape[0]; c++) tern__view_set(&host.view, c, value);
+    return tern__host_close(&host, true, err);
+}
+
+static void update_begin(tern_module *module, tern_error *err)
+{
+    batch_norm *self = (batch_norm *)module;
+    bool is_tracked = module->forward == batch_norm_forward && self->running_mean;
+    if (is_tracked && !err->code && !statistic_fill(self->running_mean, 0, err) &&
+        !statistic_fill(self->running_var, 1, err)) {
+        *tracked(self) = 0;
+        self->is_updated = true;
+    }
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        update_begin(child->module, err);
+}
+
+static void update_end(tern_module *module)
+{
+    if (module->forward == batch_norm_forward) ((batch_norm *)module)->is_updated = false;
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        update_end(child->module);
+}
+
+int tern_update_bn(tern_module *module, tern_scope *scope, tern_loader *loader, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    if (tern__is_set(e)) return e->code;
+    if (tern__need(module, "module", __func__, e) || tern__need(scope, "scope", __func__, e) ||
+        tern__need(loader, "loader", __func__, e))
+        return e->code;
+    bool was_training = module->training, had_grad = tern_grad_enabled_set(scope, false);
+    tern_train(module);
+    update_begin(module, e);
+    for (tern_batch b; !e->code && tern_loader_next(loader, scope, &b);) {
+        tern_forward(module, scope, b.x);
+        tern_scope_end(scope, e);
+    }
+    update_end(module);
+    tern_grad_enabled_set(scope, had_grad);
+    if (!was_training) tern_eval(module);
+    return e->code;
 }
 
 /* ---- making ---- */

@@ -3,7 +3,7 @@
 #include "report/board.h"
 
 #include "base/opts.h"
-#include "image/codec.h"
+#include "image/reader.h"
 
 #include <math.h>
 #include <string.h>
@@ -146,7 +146,7 @@ static int board_image_encode(tern_board *board, const sheet *p, ProtobufCBinary
     const tern_image_save_opts plain = tern_image_save_defaults();
     const tern_image image = {
         .height = p->height, .width = p->width, .channels = p->channels, .pages = 1, .data = p->pixels};
-    const tern_image_codec *png = tern__codec_open(TERN__CODEC_PNG, "images", FUNC, err);
+    const tern_image_codec *png = tern__plugin_get(TERN__PLUGIN_PNG, "images", FUNC, err);
     if (!png) return TERN_E_UNSUPPORTED;
     out->len = png->encode_most(&image);
     out->data = tern__board_room(board, TERN__ROOM_PNG, out->len, FUNC, err);

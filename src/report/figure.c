@@ -17,20 +17,6 @@ typedef struct figure_file {
     char why[256];
 } figure_file;
 
-/* Returns NULL with *err set to E_UNSUPPORTED if the plug-in is not installed or has another ABI. */
-static const tern_figure_backend *load_plugin(const char *func, tern_error *err)
-{
-    tern_error missing = {0};
-    const tern_figure_backend *plugin = tern__plugin_open("tern_figure.so", TERN_FIGURE_SYMBOL, &missing);
-    if (plugin && plugin->abi == TERN_FIGURE_ABI) return plugin;
-    if (!plugin)
-        tern__error_set(err, func, missing.code, "%s", missing.text);
-    else
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "figure plug-in \"%s\" has ABI %d, expected %d",
-                        plugin->name, plugin->abi, TERN_FIGURE_ABI);
-    return NULL;
-}
-
 static bool figure_write(void *to, const void *bytes, size_t count)
 {
     figure_file *figure = to;
@@ -41,7 +27,7 @@ static bool figure_write(void *to, const void *bytes, size_t count)
 static const tern_figure_backend *figure_file_open(figure_file *figure, const char *path, const char *func,
                                                    tern_error *err)
 {
-    const tern_figure_backend *plugin = load_plugin(func, err);
+    const tern_figure_backend *plugin = tern__plugin_get(TERN__PLUGIN_FIGURE, NULL, func, err);
     *figure = (figure_file){.err = err, .out = {figure_write, figure}};
     return plugin && !tern__output_open(&figure->file, path, func, err) ? plugin : NULL;
 }

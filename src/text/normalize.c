@@ -1,6 +1,7 @@
 /* normalize.c - normalizers: what a text becomes before it is split. */
 #include "text/tokenizer.h"
 
+#include "base/plugin.h"
 #include "base/text.h"
 
 #include <string.h>
@@ -99,7 +100,7 @@ int tern__normalizer_parse(tern_tokenizer *t, const cJSON *part, const char *pat
         tern__normalizer *n = normalizer_new(t, kinds[i].kind, func, err);
         if (!n) return TERN_E_MEMORY;
         n->form = kinds[i].form;
-        if (kinds[i].asks_unicode && !(n->unicode = tern__unicode_open(path, func, err)))
+        if (kinds[i].asks_unicode && !(n->unicode = tern__plugin_get(TERN__PLUGIN_UNICODE, path, func, err)))
             return TERN_E_UNSUPPORTED;
         return fields_parse(n, part, path, func, err);
     }

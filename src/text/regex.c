@@ -13,7 +13,6 @@
 
 #include <tern/backend/regex.h>
 
-#include <stdatomic.h>
 #include <string.h>
 
 #define WORD_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -28,25 +27,6 @@ struct tern__regex_matcher {
     const tern_regex_backend *plugin;
     void *own;
 };
-
-static const tern_regex_backend *regex_plugin(const char *whose, const char *func, tern_error *err)
-{
-    static const tern_regex_backend *_Atomic opened;
-    const tern_regex_backend *plugin = atomic_load(&opened);
-    tern_error missing = {0};
-    if (plugin) return plugin;
-    plugin = tern__plugin_open("tern_regex.so", TERN_REGEX_SYMBOL, &missing);
-    if (plugin && plugin->abi == TERN_REGEX_ABI) {
-        atomic_store(&opened, plugin);
-        return plugin;
-    }
-    if (plugin)
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: regex plug-in \"%s\" has ABI %d, expected %d",
-                        whose, plugin->name, plugin->abi, TERN_REGEX_ABI);
-    else
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: regular expression: %s", whose, missing.text);
-    return NULL;
-}
 
 /* ---- translating ---- */
 
@@ -215,7 +195,7 @@ tern__regex *tern__regex_new(const char *pattern, size_t bytes, const char *whos
                              tern_error *err)
 {
     char quote[TERN__QUOTE_TEXT], why[192] = "";
-    const tern_regex_backend *plugin = regex_plugin(whose, func, err);
+    const tern_regex_backend *plugin = tern__plugin_get(TERN__PLUGIN_REGEX, whose, func, err);
     translation t = {.from = pattern, .bytes = bytes};
     t.out = plugin ? tern__alloc((bytes + 1) * GROWTH, func, err) : NULL;
     tern__regex *regex = t.out ? tern__alloc(sizeof(*regex), func, err) : NULL;
@@ -260,7 +240,7 @@ void tern__regex_free(tern__regex *regex)
 
 tern__regex_matcher *tern__regex_matcher_new(const char *func, tern_error *err)
 {
-    const tern_regex_backend *plugin = regex_plugin("matcher", func, err);
+    const tern_regex_backend *plugin = tern__plugin_get(TERN__PLUGIN_REGEX, "matcher", func, err);
     tern__regex_matcher *matcher = plugin ? tern__alloc(sizeof(*matcher), func, err) : NULL;
     if (!matcher) return NULL;
     *matcher = (tern__regex_matcher){plugin, plugin->matcher_new()};

@@ -5,30 +5,9 @@
  * the next of ASCII. What is between them is copied. */
 #include "text/unicode.h"
 
-#include "base/plugin.h"
 #include "base/text.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-const tern_unicode_backend *tern__unicode_open(const char *whose, const char *func, tern_error *err)
-{
-    static const tern_unicode_backend *_Atomic opened;
-    const tern_unicode_backend *plugin = atomic_load(&opened);
-    tern_error missing = {0};
-    if (plugin) return plugin;
-    plugin = tern__plugin_open("tern_unicode.so", TERN_UNICODE_SYMBOL, &missing);
-    if (plugin && plugin->abi == TERN_UNICODE_ABI) {
-        atomic_store(&opened, plugin);
-        return plugin;
-    }
-    if (plugin)
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: Unicode plug-in \"%s\" has ABI %d, expected %d",
-                        whose, plugin->name, plugin->abi, TERN_UNICODE_ABI);
-    else
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: normalizer: %s", whose, missing.text);
-    return NULL;
-}
 
 /* ---- characters ---- */
 

@@ -7,9 +7,6 @@
 
 #include <tern/backend/unicode.h>
 
-/* Returns the plug-in. `whose` names the file and part for errors. NULL: E_UNSUPPORTED. */
-const tern_unicode_backend *tern__unicode_open(const char *whose, const char *func, tern_error *err);
-
 /* Is it Unicode's White_Space, as Rust's char::is_whitespace? */
 bool tern__is_white_space(uint32_t code);
 /* Return how many bytes at the start are white space; where the white space at the end begins. */

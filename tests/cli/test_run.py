@@ -218,16 +218,19 @@ class Typed(InFolder):
 
     def setUp(self):
         super().setUp()
-        for name, mode in (("x.py", 0o644), ("run.py", 0o755), ("train", 0o755), ("notes", 0o644)):
+        for name, mode in (("x.py", 0o644), ("run.py", 0o755), ("train", 0o755), ("notes", 0o644), ("data.csv", 0o644)):
             with open(os.path.join(self.folder, name), "w") as file:
-                file.write("#!/bin/sh\necho started\n")
+                file.write("1,2\n" if name == "data.csv" else "#!/bin/sh\necho started\n")
             os.chmod(file.name, mode)
         os.mkdir(os.path.join(self.folder, "sub"))
 
     def test_what_to_type_is_said(self):
-        python, here = "A Python program is started by Python: tern run python3 %s", "For the program in this folder: tern run %s"
-        cases = {"x.py": (127, python), "./x.py": (126, python), "run.py": (127, python), "train": (127, here % "./%s"), "notes": (127, None), "sub": (127, None),
-                 "missing": (127, None), "missing.py": (127, None), "./notes": (126, None), "./train/x": (126, None)}
+        python, here = "A Python program is started by Python: tern run python3 %s", "For the program in this folder: tern run ./%s"
+        script, data = "It may not be executed yet: chmod +x %s", "It is not a program. For a program that reads it: tern run PROGRAM %s"
+        folder = "It is a folder. For a program in it: tern run %s/PROGRAM"
+        cases = {"x.py": (127, python), "./x.py": (126, python), "run.py": (127, python), "train": (127, here), "notes": (127, script), "./notes": (126, script),
+                 "data.csv": (127, data), "./data.csv": (126, data), "sub": (127, folder), "./sub": (126, folder),
+                 "missing": (127, None), "missing.py": (127, None), "./train/x": (126, None)}
         for name, (want, text) in cases.items():
             for ranks in ("1", "2"):
                 with self.subTest(name=name, ranks=ranks):
@@ -320,10 +323,7 @@ class Program(unittest.TestCase):
                          (127, "", 'tern run: cannot run "no-such-program": No such file or directory\n'))
 
     def test_not_executable(self):
-        with tempfile.NamedTemporaryFile("w") as file:
-            for path in (file.name, "/tmp"):
-                self.assertEqual(job.tern("run", "-n", "2", path),
-                                 (126, "", f'tern run: cannot run "{path}": Permission denied\n'))
+        self.assertEqual(job.tern("run", "-n", "2", "/dev/null"), (126, "", 'tern run: cannot run "/dev/null": Permission denied\n'))
 
     def test_closed_standard_descriptors(self):
         """Closed standard streams stay closed for rank 0, and no socket or pipe of the launcher takes their numbers."""

@@ -1,5 +1,6 @@
 """train_segmentation on a small task: its scores equal PyTorch's with its checkpoint, alone and on 2 ranks."""
 import glob
+import json
 import os
 import re
 
@@ -65,7 +66,8 @@ def ious(path, samples, second=False):
 
 
 class Segmentation(Folder):
-    FLAGS = ("--data", "task", "--crop", 33, "--repeat", 6, "--scale-max", 1.2, "--lr", 0.05, "--warm-up", 0, "--threads", 1, "--log-dir", "run")
+    FLAGS = ("--data", "task", "--crop", 33, "--repeat", 6, "--scale-max", 1.2, "--lr", 0.05, "--warm-up", 0, "--threads", 1, "--log-dir", "run",
+             "--schedule", "milestones")
 
     def setUp(self):
         super().setUp()
@@ -110,6 +112,19 @@ class Segmentation(Folder):
         self.assertGreater(float(ious(path, samples, second=True).mean()), 0.5)
         out = train(2, NAME, *flags, "--epochs", 7, "--resume", "latest", cwd=self.folder)
         self.agree(out, 7)
+
+    def test_statistics_of_an_evaluation(self):
+        """Those of --update-bn batches, whatever number of steps; without it, of all steps."""
+        flags = self.FLAGS + ("-b", 2, "--opt-level", "O0", "--epochs", 1)
+        for given, batches in ((("--update-bn", 3), 3), (("--update-bn", 100), 6), (("--update-bn", 0), 6)):
+            train(2, NAME, *flags, *given, cwd=self.folder)
+            self.assertEqual(int(torch.load(self.path("run", "last.pth"))["backbone.bn1.num_batches_tracked"]), batches)
+
+    def test_milestones_choose_their_schedule(self):
+        for given, schedule in ((("--milestones", "1"), "milestones"), (("--milestones", "1", "--schedule", "cosine"), "cosine"), ((), "cosine")):
+            train(1, NAME, *self.FLAGS[:-2], "-b", 4, "--max-steps", 1, *given, cwd=self.folder)
+            with open(self.path("run", "run.json")) as file:
+                self.assertEqual(json.load(file)["flags"]["schedule"], schedule)
 
     def test_alone_in_bf16(self):
         out = train(1, NAME, *self.FLAGS, "-b", 4, "--uniform=off", "--epochs", 6, cwd=self.folder)

@@ -1,6 +1,6 @@
 /* test_image.c - image files: memory, missing plug-ins, and refused files. tests/torch/test_image.py compares
  * the pixels. */
-#include "image/codec.h"
+#include "image/reader.h"
 #include "ledger.h"
 #include "report/folder.h"
 

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import skips
+from docs import document
 from headers import BUILD, SOURCE, cached, call, sanitizer
 from mpi import mpirun
 
@@ -112,6 +113,21 @@ class PkgConfig(Prefix):
                               timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("the plug-in tern_figure.so cannot be loaded", done.stderr)
+
+
+class Documents(Prefix):
+    def test_links_lead_to_what_is_installed(self):
+        doc = os.path.join(self.prefix, cached("CMAKE_INSTALL_DATADIR") or "share", "doc", "tern")
+        pages = [os.path.join(doc, name) for name in installed(doc) if name.endswith(".md") and not name.startswith("examples")]
+        self.assertIn(os.path.join(doc, "docs", "tutorial.md"), pages)
+        headers = set()
+        for page in pages:
+            with open(page) as file:
+                links = document.links(file.read())
+            for target in (os.path.normpath(os.path.join(os.path.dirname(page), target)) for target, _ in links if target):
+                self.assertTrue(os.path.exists(target), f"{page}: {target}")
+                headers.add(os.path.relpath(target, self.prefix))
+        self.assertIn("include/tern/schedule.h", headers)
 
 
 class Fortran(Prefix):

@@ -3,10 +3,12 @@ in one file only."""
 import glob
 import os
 import re
+import tempfile
 import unittest
 
 import headers
 import skips
+from docs import document
 
 LIBRARY = os.path.join(headers.BUILD, "libtern.so")
 OBJECTS = os.path.join(headers.BUILD, "CMakeFiles", "tern_objects.dir", "src")
@@ -45,6 +47,21 @@ class Dynamic(unittest.TestCase):
         self.assertIn("libc.so.6", needed)
         for name in needed:
             self.assertNotRegex(name, "cairo|lapack|blas|mpi|cuda|stdc")
+
+
+class Size(unittest.TestCase):
+    def test_docs_edge_has_the_size(self):
+        """The library as it is installed is as small as the page says, and at most 6 MB."""
+        if headers.sanitizer() or headers.cached("CMAKE_BUILD_TYPE") != "Release" or os.uname().machine != "x86_64":
+            self.skipTest("the size is that of a release for x86-64")
+        if not headers.call("cc", "-dumpversion").startswith("12"):
+            self.skipTest("the size is that of gcc 12's code")
+        said = float(re.search(r"^\| `libtern\.so`, stripped \| ([0-9.]+) MB \|$", document.read("docs/edge.md"), re.M).group(1))
+        with tempfile.NamedTemporaryFile() as stripped:
+            headers.call("strip", "-o", stripped.name, LIBRARY)
+            size = os.path.getsize(stripped.name)
+        self.assertAlmostEqual(size / 1e6, said, delta=0.1)
+        self.assertLessEqual(size, 6_000_000)
 
 
 class Memory(unittest.TestCase):

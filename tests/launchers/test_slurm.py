@@ -1,11 +1,13 @@
 """srun starts tern programs without further settings, on a real slurmctld with two nodes on this machine."""
 import os
+import re
 import shutil
 import socket
 import subprocess
 import unittest
 
 import skips
+from docs import document
 from launchers import slurm
 from mpi import mpirun
 
@@ -41,14 +43,14 @@ class Slurm(unittest.TestCase):
         code, out, err = self.cluster.run(*command, **options)
         self.assertEqual((code, sorted(out.splitlines())), (0, expected), err)
 
-    def batch(self, *lines, tasks=2):
+    def batch(self, *lines, options=("-n", "2")):
         """Runs a script with sbatch and returns its output, without srun's messages about a step that waits
         for the previous one. sbatch's --wait polls every few seconds, so the script renames its output when
         it ends."""
         path = self.cluster.path("batch")
         with open(path + ".sh", "w") as file:
             file.write("\n".join(["#!/bin/sh", f"trap 'mv {path}.open {path}.out' EXIT", "set -e", *lines]) + "\n")
-        code, _, err = self.cluster.run("sbatch", "-n", str(tasks), "-o", path + ".open", path + ".sh")
+        code, _, err = self.cluster.run("sbatch", *options, "-o", path + ".open", path + ".sh")
         self.assertEqual(code, 0, err)
         slurm.until(lambda: os.path.exists(path + ".out"), "the script over", seconds=45)
         with open(path + ".out") as file:
@@ -107,6 +109,22 @@ class Slurm(unittest.TestCase):
     def test_tern_run_inside_a_job(self):
         out = self.batch(f"{TERN} run -n 2 {MEET}")
         self.assertEqual(sorted(line.removeprefix("[1] ") for line in out), sums(2, [0, 1]))
+
+    def test_tern_run_on_each_node(self):
+        """The script of docs/cluster.md, but for what this machine has not: names of nodes, 32 cores."""
+        script = next(text for _, text in document.blocks(document.read("docs/cluster.md")) if "SLURM_NODEID" in text)
+        options = [word for word in re.search(r"^#SBATCH (.*)$", script, re.M).group(1).split() if "cpus" not in word]
+        port = slurm.free_ports(1)[0]
+        for here, there in (("$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)", "127.0.0.1"), ("tern run -n 8", f"{TERN} run -n 2"),
+                            ("./train", f"--master-port {port} {MEET}")):
+            self.assertEqual(script.count(here), 1)
+            script = script.replace(here, there)
+        out = self.batch(*script.splitlines()[1:], options=options)
+        self.assertEqual(sorted(line.split("] ")[-1] for line in out), sums(4, [0, 1, 0, 1]))
+
+    def test_the_first_node_is_named(self):
+        """By the command of docs/cluster.md."""
+        self.assertEqual(self.batch('scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1', options=("-N", "2")), ["n001"])
 
     def test_mpirun_inside_a_job(self):
         """Slurm's variables are set, too, but do not describe the ranks."""

@@ -82,15 +82,22 @@ static void a_path_or_a_plug_in_that_is_not_there(void **state)
     saved(f->file, some, false, POINTS);
     assert_int_equal(save(path, some, false, POINTS, &err), TERN_E_IO);
     assert_non_null(strstr(err.text, path));
+}
+
+static void a_plug_in_that_is_not_there(void **state)
+{
+    folder *f = *state;
+    tern_error err = {0};
     setenv("TERN_PLUGIN_PATH", f->path, 1);
-    err = (tern_error){0};
     assert_int_equal(save(f->file, some, false, POINTS, &err), TERN_E_UNSUPPORTED);
     assert_string_equal(err.func, "tern_chart_save");
+    assert_int_equal(choose_plugins(), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        IN_A_FOLDER(a_plug_in_that_is_not_there), /* first: one that was found is kept */
         IN_A_FOLDER(a_chart_shows_its_curves),
         IN_A_FOLDER(what_cannot_be_drawn),
         IN_A_FOLDER(a_path_or_a_plug_in_that_is_not_there),

@@ -81,6 +81,7 @@ static void a_plug_in_that_is_not_there(void **state)
     assert_non_null(strstr(err.text, f->path)); /* where it was looked for */
     assert_string_equal(err.func, "tern_picture_grid_save");
     assert_int_equal(access(f->file, F_OK), -1);
+    assert_int_equal(choose_plugins(), 0);
 }
 
 static void a_grid_of_nothing(void **state)
@@ -97,10 +98,10 @@ static void a_grid_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        IN_A_FOLDER(a_plug_in_that_is_not_there), /* first: one that was found is kept */
         IN_A_FOLDER(a_grid_is_a_png),
         IN_A_FOLDER(a_path_that_cannot_be_written),
         IN_A_FOLDER(a_full_disk_leaves_the_old_one),
-        IN_A_FOLDER(a_plug_in_that_is_not_there),
         IN_A_FOLDER(a_grid_of_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

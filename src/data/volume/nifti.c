@@ -21,19 +21,6 @@ enum {
     OFFSET = 352
 };
 
-static const tern_nifti_backend *open_plugin(const char *func, const char *path, tern_error *err)
-{
-    tern_error missing = {0};
-    const tern_nifti_backend *plugin = tern__plugin_open("tern_nifti.so", TERN_NIFTI_SYMBOL, &missing);
-    if (plugin && plugin->abi == TERN_NIFTI_ABI) return plugin;
-    if (!plugin)
-        tern__error_set(err, func, missing.code, "%s: %s", path, missing.text);
-    else
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: NIfTI plug-in \"%s\" has ABI %d, expected %d",
-                        path, plugin->name, plugin->abi, TERN_NIFTI_ABI);
-    return NULL;
-}
-
 /* ---- reading ---- */
 
 static int nifti_parse(const tern_nifti_backend *plugin, const tern__gzip_file *file, const uint8_t *header,
@@ -97,7 +84,7 @@ static tern_volume *read_volume(const tern_nifti_backend *plugin, const tern__gz
 tern_volume *tern__nifti_load(const char *path, tern_error *err)
 {
     tern__gzip_file file;
-    const tern_nifti_backend *plugin = open_plugin(LOAD, path, err);
+    const tern_nifti_backend *plugin = tern__plugin_get(TERN__PLUGIN_NIFTI, path, LOAD, err);
     if (!plugin || tern__gzip_open(&file, path, LOAD, err)) return NULL;
     tern_volume *volume = read_volume(plugin, &file, err);
     tern__gzip_close(&file);
@@ -144,7 +131,7 @@ int tern__nifti_save(const char *path, const tern_volume *volume, tern_dtype dty
     tern_nifti_info info;
     uint8_t start[OFFSET] = {0}; /* the header, and four zeros: no extensions */
     static const uint8_t none[TERN_NIFTI_HEADER];
-    const tern_nifti_backend *plugin = open_plugin(SAVE, path, err);
+    const tern_nifti_backend *plugin = tern__plugin_get(TERN__PLUGIN_NIFTI, path, SAVE, err);
     if (!plugin) return TERN_E_UNSUPPORTED;
     int status = nifti_describe(path, volume, dtype, &info, err);
     if (!status) status = tern__gzip_create(&file, path, SAVE, err);

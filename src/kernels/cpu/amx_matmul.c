@@ -59,8 +59,8 @@ TERN__INLINE void load_across(words v[ROWS], const uint16_t *from, int64_t strid
 }
 
 /* Makes a tile from up to 16 lines of up to 32 places, with the strides `line` and `place`. */
-TERN__SIMD static void make_tile(char *to, const uint16_t *from, int64_t line, int64_t place, int64_t lines,
-                                 int64_t depth, bool of_a)
+TERN__AMX_SIMD static void make_tile(char *to, const uint16_t *from, int64_t line, int64_t place,
+                                     int64_t lines, int64_t depth, bool of_a)
 {
     words v[ROWS] = {{0}};
     bool along = place == 1;
@@ -100,7 +100,7 @@ TERN__INLINE void put_rows(const job *j, const float *sums, int64_t row, int64_t
 }
 
 /* Writes a tile of the result, cut to y's size. */
-TERN__SIMD static void amx_put(const job *j, const float *sums, int64_t row, int64_t column)
+TERN__AMX_SIMD static void amx_put(const job *j, const float *sums, int64_t row, int64_t column)
 {
     int64_t rows = TERN__MIN(ROWS, j->y->rows - row), columns = TERN__MIN(ROWS, j->y->columns - column);
     if (columns == ROWS)

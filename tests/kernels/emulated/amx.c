@@ -111,7 +111,7 @@ bool __wrap_tern__amx_has(void);
 bool __wrap_tern__amx_has(void)
 {
 #ifdef __x86_64__
-    return __builtin_cpu_supports("avx512f");
+    return __builtin_cpu_supports("x86-64-v4");
 #else
     return false;
 #endif

@@ -142,7 +142,7 @@ static bool has_gaps(const tern__amx_weight *w)
 /* ---- 16 columns, some depths ---- */
 
 /* All depths and taps are contiguous. */
-TERN__SIMD static void pack_line(const tern__amx_weight *w, char *tiles, spot s, int64_t column)
+TERN__AMX_SIMD static void pack_line(const tern__amx_weight *w, char *tiles, spot s, int64_t column)
 {
     tern__lanes squares = {0};
     for (int64_t at = 0; at < w->depth * w->taps; at += ROWS) {
@@ -155,7 +155,8 @@ TERN__SIMD static void pack_line(const tern__amx_weight *w, char *tiles, spot s,
 }
 
 /* The taps of each depth are contiguous. */
-TERN__SIMD static void pack_runs(const tern__amx_weight *w, char *tiles, spot s, int64_t column, int64_t last)
+TERN__AMX_SIMD static void pack_runs(const tern__amx_weight *w, char *tiles, spot s, int64_t column,
+                                     int64_t last)
 {
     tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
@@ -169,8 +170,8 @@ TERN__SIMD static void pack_runs(const tern__amx_weight *w, char *tiles, spot s,
 }
 
 /* One tap; the columns of each depth are contiguous. */
-TERN__SIMD static void pack_columns(const tern__amx_weight *w, char *tiles, spot s, int64_t column,
-                                    int64_t last)
+TERN__AMX_SIMD static void pack_columns(const tern__amx_weight *w, char *tiles, spot s, int64_t column,
+                                        int64_t last)
 {
     tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
@@ -179,7 +180,8 @@ TERN__SIMD static void pack_columns(const tern__amx_weight *w, char *tiles, spot
 }
 
 /* One element at a time. */
-TERN__SIMD static void pack_gaps(const tern__amx_weight *w, char *tiles, spot s, int64_t column, int64_t last)
+TERN__AMX_SIMD static void pack_gaps(const tern__amx_weight *w, char *tiles, spot s, int64_t column,
+                                     int64_t last)
 {
     tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
@@ -192,7 +194,7 @@ TERN__SIMD static void pack_gaps(const tern__amx_weight *w, char *tiles, spot s,
 }
 
 /* bf16 with one tap: a word of a tile is a word of the weight. */
-TERN__SIMD static void pack_words(const tern__amx_weight *w, char *to, int64_t column)
+TERN__AMX_SIMD static void pack_words(const tern__amx_weight *w, char *to, int64_t column)
 {
     const uint16_t *from = (const uint16_t *)w->view->data + w->offset + column * w->column_stride;
     int64_t columns = TERN__MIN(ROWS, w->columns - column);

@@ -38,8 +38,8 @@ TERN__INLINE void put_row(const tern__slabs *s, char *to, const char *from, int6
     *large = in_row;
 }
 
-TERN__SIMD static void copy_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
-                                int64_t images, int64_t apart, tern__words *large)
+TERN__AMX_SIMD static void copy_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
+                                    int64_t images, int64_t apart, tern__words *large)
 {
     if (s->low)
         put_row(s, to, from, phase, images, apart, true, large);
@@ -77,8 +77,8 @@ TERN__INLINE void read_values(char *to, const char *from, int64_t step, int64_t 
 }
 
 /* Copies a row of `count` channels, which are `size` values apart. */
-TERN__SIMD static void copy_plain_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
-                                      int64_t size, int64_t count, tern__words *large)
+TERN__AMX_SIMD static void copy_plain_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
+                                          int64_t size, int64_t count, tern__words *large)
 {
     const tern__axis *a = &s->p.axis[2];
     int64_t first, last, bytes = s->low ? 4 : 2;
@@ -132,8 +132,8 @@ static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sh
 }
 
 /* Copies a row of the unfolded source: 16 channels from the first. */
-TERN__SIMD static void copy_unfolded_row(const tern__slabs *s, char *to, int64_t n, const int64_t place[2],
-                                         int64_t first, tern__words *large)
+TERN__AMX_SIMD static void copy_unfolded_row(const tern__slabs *s, char *to, int64_t n,
+                                             const int64_t place[2], int64_t first, tern__words *large)
 {
     int64_t width = s->p.axis[2].target, count = TERN__MIN(ROWS, s->unfold->count - first);
     tern__unfold_row rows[ROWS];

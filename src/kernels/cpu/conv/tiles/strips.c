@@ -164,14 +164,14 @@ TERN__INLINE void fill_blocked(const sight *g, const char *from, uint32_t there,
     store(v, by_channel, tile);
 }
 
-TERN__SIMD static void fill_pairs(const sight *g, const char *from, uint32_t there, char *tile,
-                                  tern__words *large)
+TERN__AMX_SIMD static void fill_pairs(const sight *g, const char *from, uint32_t there, char *tile,
+                                      tern__words *large)
 {
     fill_blocked(g, from, there, false, tile, large);
 }
 
-TERN__SIMD static void fill_channels(const sight *g, const char *from, uint32_t there, char *tile,
-                                     tern__words *large)
+TERN__AMX_SIMD static void fill_channels(const sight *g, const char *from, uint32_t there, char *tile,
+                                         tern__words *large)
 {
     fill_blocked(g, from, there, true, tile, large);
 }
@@ -200,7 +200,7 @@ static void fill_block(const sight *g, int64_t channel, char *tile, tern__words 
 
 /* Reads n values of 16 or 32 bits, `step` apart. */
 #define DEFINE_TAKE(name, type)                                                                              \
-    TERN__SIMD static void name(type *to, const type *from, int n, int64_t step)                             \
+    TERN__AMX_SIMD static void name(type *to, const type *from, int n, int64_t step)                         \
     {                                                                                                        \
         if (step == 1)                                                                                       \
             for (int i = 0; i < n; i++) to[i] = from[i];                                                     \
@@ -226,7 +226,7 @@ static void read_line(const sight *g, const char *from, uint32_t there, char *to
     }
 }
 
-TERN__SIMD static void split_row(const float *from, char *high, char *low, tern__words *large)
+TERN__AMX_SIMD static void split_row(const float *from, char *high, char *low, tern__words *large)
 {
     for (int i = 0; i < DEPTH; i += ROWS) {
         tern__lanes v = tern__lanes_load(from + i, ROWS);
@@ -255,7 +255,7 @@ static void fill_channel(const sight *g, int64_t channel, char *to, tern__words 
         }
 }
 
-TERN__SIMD static void turn_tile(char *tile)
+TERN__AMX_SIMD static void turn_tile(char *tile)
 {
     tern__words v[ROWS];
     memcpy(v, tile, sizeof(v));

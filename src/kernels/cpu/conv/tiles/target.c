@@ -54,8 +54,8 @@ TERN__INLINE void put_run(const tern__target *t, int64_t channel, int64_t at, in
 }
 
 /* Writes a tile, and the one of the next 16 columns. */
-TERN__SIMD static void put_blocked(const tern__target *t, tern__place p, int64_t channel, const float *sums,
-                                   int rows)
+TERN__AMX_SIMD static void put_blocked(const tern__target *t, tern__place p, int64_t channel,
+                                       const float *sums, int rows)
 {
     int64_t size = size_of(t), last = TERN__MIN(channel + PAIR, t->view->shape[1]);
     for (int64_t i = 0; i < rows;) {
@@ -88,8 +88,8 @@ TERN__INLINE void put_values(const tern__target *t, int64_t at, int64_t apart, t
 TERN__DEFINE_TURN(turn_words, tern__words)
 
 /* Writes channel by channel, as far as positions are adjacent in the target. */
-TERN__SIMD static void put_plain(const tern__target *t, tern__place p, int64_t channel, const float *sums,
-                                 int rows)
+TERN__AMX_SIMD static void put_plain(const tern__target *t, tern__place p, int64_t channel, const float *sums,
+                                     int rows)
 {
     int64_t lanes = TERN__MIN(ROWS, t->view->shape[1] - channel), size = size_of(t);
     tern__words v[ROWS];

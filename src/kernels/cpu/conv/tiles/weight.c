@@ -106,7 +106,7 @@ static void tiles_grad_add_up(const job *j, const part *p, int64_t in, int64_t o
 TERN__DEFINE_TURN(turn, tern__words)
 
 /* Transposes 16 rows: to[c * pitch + r]. Values beyond `n` rows are undefined. */
-TERN__SIMD static void turn_sums(float *to, int64_t pitch, const float *const *from, int64_t n)
+TERN__AMX_SIMD static void turn_sums(float *to, int64_t pitch, const float *const *from, int64_t n)
 {
     tern__words v[ROWS] = {{0}};
     for (int64_t i = 0; i < n; i++) memcpy(&v[i], from[i], sizeof(v[i]));
@@ -122,7 +122,7 @@ static float *tile_of(const job *j, float *sums, int64_t in, int64_t tap, int r,
 }
 
 /* Whether a tile is: a finite number times 0 is 0, others give NaN. */
-TERN__SIMD static bool is_finite(const float *tile)
+TERN__AMX_SIMD static bool is_finite(const float *tile)
 {
     tern__lanes zero[2] = {{0}, {0}};
     for (int r = 0; r < ROWS; r++) zero[r % 2] += tern__lanes_load(tile + r * ROWS, ROWS) * 0;
@@ -180,7 +180,7 @@ TERN__INLINE void put_all(void *to, tern_dtype dtype, const float *values, int64
     for (; i < n; i++) tern__lanes_set(to, dtype, i, tern__lanes_load(values + i, 1), 1, add);
 }
 
-TERN__SIMD static void put_values(void *to, tern_dtype dtype, const float *values, int64_t n, bool add)
+TERN__AMX_SIMD static void put_values(void *to, tern_dtype dtype, const float *values, int64_t n, bool add)
 {
     if (dtype == TERN_F32)
         put_all(to, TERN_F32, values, n, add);

@@ -99,7 +99,8 @@ static sight sight_of(const tern__windows *s, const places *p, int64_t tap)
 }
 
 /* The places that see a large value at a tap, and those that are known to. */
-TERN__SIMD static uint32_t find_large(const tern__windows *s, const places *p, const sight *g, uint32_t large)
+TERN__AMX_SIMD static uint32_t find_large(const tern__windows *s, const places *p, const sight *g,
+                                          uint32_t large)
 {
     int64_t size = windows_size_of(s->axis, false);
     for (int r = 0; r < ROWS; r++) {
@@ -113,7 +114,8 @@ TERN__SIMD static uint32_t find_large(const tern__windows *s, const places *p, c
 
 /* Adds a tap's products. Weights are gathered once for all places. Places whose sums are all NaN need no
  * further taps. */
-TERN__SIMD static void add_tap(const tern__windows *s, places *p, const sight *g, int64_t column, float *sums)
+TERN__AMX_SIMD static void add_tap(const tern__windows *s, places *p, const sight *g, int64_t column,
+                                   float *sums)
 {
     bool turned = s->axis[2].gradient;
     int64_t size = windows_size_of(s->axis, false), ins = s->source->shape[1];
@@ -205,8 +207,8 @@ TERN__INLINE tern__lanes sum_line(const tern__weight_windows *s, const tern__win
 }
 
 /* Adds the products of all lines, until all are NaN: sums[i] has tap i's of 16 channels of dy. */
-TERN__SIMD static void add_lines(const tern__weight_windows *s, const tern__window_tap *taps, int count,
-                                 int64_t out, tern__lanes *sums)
+TERN__AMX_SIMD static void add_lines(const tern__weight_windows *s, const tern__window_tap *taps, int count,
+                                     int64_t out, tern__lanes *sums)
 {
     const tern__axis *a = s->axis;
     int64_t rows = s->x->shape[0] * a[0].target * a[1].target, unknown = count;

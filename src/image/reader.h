@@ -1,22 +1,10 @@
-/* codec.h - the plug-ins of image formats, and a reader that reuses its memory from image to image. */
-#ifndef TERN_SRC_IMAGE_CODEC_H
-#define TERN_SRC_IMAGE_CODEC_H
+/* reader.h - reads images by the plug-ins of their formats, and reuses its memory from image to image. */
+#ifndef TERN_SRC_IMAGE_READER_H
+#define TERN_SRC_IMAGE_READER_H
 
-#include "base/base.h"
+#include "base/plugin.h"
 
 #include <tern/backend/image.h>
-
-typedef enum tern__codec {
-    TERN__CODEC_JPEG,
-    TERN__CODEC_PNG,
-    TERN__CODEC_TIFF,
-    TERN__CODEC_COUNT
-} tern__codec;
-
-/* Returns the format's plug-in, and loads it on first use; any thread. NULL: E_UNSUPPORTED, with a text that
- * starts with `whose`, a file's name. */
-const tern_image_codec *tern__codec_open(tern__codec which, const char *whose, const char *func,
-                                         tern_error *err);
 
 /* The file memory and the decoders that one thread reuses. Starts zeroed. */
 typedef struct tern__image_reader {
@@ -24,9 +12,9 @@ typedef struct tern__image_reader {
     bool is_open; /* fd is valid                        */
     size_t size;  /* of the file                        */
     uint8_t *bytes;
-    size_t room; /* of `bytes` */
-    tern__codec codec;
-    void *decoders[TERN__CODEC_COUNT];
+    size_t room;         /* of `bytes` */
+    tern__plugin plugin; /* of the image's format */
+    void *decoders[TERN__PLUGIN_COUNT];
 } tern__image_reader;
 
 void tern__image_reader_free(tern__image_reader *reader);
