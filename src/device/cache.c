@@ -134,9 +134,10 @@ void *tern__device_scratch(tern_device *device, int which, size_t bytes)
     return device->scratch[which].data;
 }
 
-void tern__device_scratch_free(tern_device *device)
+void tern__device_scratch_free(tern_device *device, int kept)
 {
     for (int i = 0; i < TERN__SCRATCH_COUNT; i++) {
+        if (i == kept) continue;
         tern__device_release(device, device->scratch[i].data);
         device->scratch[i].data = NULL;
         device->scratch[i].bytes = 0;

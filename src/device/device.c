@@ -198,7 +198,7 @@ void tern_device_close(tern_device *device)
     tern__worker_free(device->worker);
     for (int slot = TERN__SLOT_COUNT - 1; slot >= 0; slot--)
         if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
-    tern__device_scratch_free(device);
+    tern__device_scratch_free(device, -1);
     tern__device_unplug(device);
     tern__choices_close(device);
     tern__device_cache_empty(device);

@@ -126,8 +126,9 @@ size_t tern__device_bytes(tern_device *device);
  * call for the same `which`. A buffer that is too small goes back to the system, since no tensor has its
  * size. NULL: out of memory. */
 void *tern__device_scratch(tern_device *device, int which, size_t bytes);
-/* Frees all scratch buffers to the system, for example those of algorithms that were only tried. */
-void tern__device_scratch_free(tern_device *device);
+/* Frees all scratch buffers but `kept` (-1: none) to the system, for example those of algorithms that were
+ * only tried. */
+void tern__device_scratch_free(tern_device *device, int kept);
 
 /* ---- memory.c: memory of any device ---- */
 

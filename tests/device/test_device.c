@@ -291,7 +291,7 @@ static void outgrown_scratch_leaves_memory(void **state)
     assert_non_null(tern__device_scratch(device, TERN__SCRATCH_LIBRARY, 2 * LARGE)); /* untouched pages */
     assert_true(resident_kb() < full - LARGE / 1024 * 3 / 4);
     assert_int_equal(tern__device_bytes(device), bytes + LARGE);
-    tern__device_scratch_free(device);
+    tern__device_scratch_free(device, -1);
     assert_int_equal(tern__device_bytes(device), bytes - LARGE);
     assert_int_equal(((char *)above)[LARGE / 2 - 1], 1);
     tern__device_free(device, above);

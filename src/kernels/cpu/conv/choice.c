@@ -132,11 +132,12 @@ static bool choice_trial_open(trial *t, const tern__conv *c)
     return fits;
 }
 
-/* Frees scratch memory: algorithms that are not chosen may have used much. */
+/* Frees scratch memory: algorithms that are not chosen may have used much. The operand of a strided 1x1
+ * convolution (thin.c) stays. */
 static void choice_trial_close(trial *t)
 {
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) tern__device_release(t->call.device, t->blocks[i]);
-    tern__device_scratch_free(t->call.device);
+    tern__device_scratch_free(t->call.device, TERN__SCRATCH_THIN);
 }
 
 /* For one thread its processor time, which is not affected by other processes; several threads wait for
