@@ -628,10 +628,43 @@ static void who_is_asked_to_stop_measures_nothing(void **state)
     folder_close(&f);
 }
 
+/* What it gathers (thin.c) is there while algorithms are tried and when the chosen one runs: the call that
+ * measures has the bits of the next one. */
+static void a_strided_1x1_is_measured_on_its_gathered_operand(void **state)
+{
+    (void)state;
+    static const tern__conv_attr strided = {{1, 2, 2}, {0, 0, 0}, {1, 1, 1}, 1};
+    tern_error err = {0};
+    folder f;
+    folder_open(&f);
+    tern_device *device = open_device(false, false);
+    for (int k = 0; k < 3; k++) {
+        problem p = {.call = {.device = device, .kernel = TERN__CONV + k, .attr = &strided, .err = &err}};
+        fill(&p.x, TERN_F32, TERN__BLOCKED16, (int64_t[]){2, 64, 65, 65}, 1);
+        fill(&p.w, TERN_F32, TERN__PLAIN, (int64_t[]){32, 64, 1, 1}, 2);
+        fill(&p.y, TERN_F32, TERN__BLOCKED16, (int64_t[]){2, 32, 33, 33}, 3);
+        place(&p);
+        const tern__view *out = p.call.out[0];
+        size_t bytes = tern__view_bytes(out);
+        char *first = malloc(bytes);
+        assert_non_null(first);
+        assert_int_equal(tern__kernel_run(&p.call), TERN_OK);
+        memcpy(first, out->data, bytes);
+        assert_int_equal(tern__kernel_run(&p.call), TERN_OK);
+        assert_ok(err);
+        assert_memory_equal(out->data, first, bytes);
+        free(first);
+        problem_free(&p);
+    }
+    tern_device_close(device);
+    folder_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_choice_is_kept_for_the_next_process),
+        cmocka_unit_test(a_strided_1x1_is_measured_on_its_gathered_operand),
         cmocka_unit_test(the_file_decides_within_the_rules),
         cmocka_unit_test(no_algorithm_takes_more_workspace_than_it_may),
         cmocka_unit_test(what_computes_16_bits),
