@@ -81,7 +81,7 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "raises.py"), "w") as file:
             file.write(RAISES)
         done = self.run_three("raises.py")
-        self.assertRegex(done.stderr, r"(?s)Root cause.*\n  rank      : 1 .*\n  \| ValueError: no such file\n.*What followed:\n"
+        self.assertRegex(done.stderr, r"(?s)Root cause.*\n  rank      : 1 .*\n  \| (?:\[rank1\]: )?ValueError: no such file\n.*What followed:\n"
                          r"  rank [02] \(pid \d+\) exited with code 1, [^\n]* (earlier|later)\n")
         self.assertEqual(done.returncode, 1)
 
