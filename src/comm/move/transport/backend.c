@@ -123,15 +123,23 @@ static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t th
     return tern__failure_set_in(hosts->group, TERN_E_MISMATCH, text, err);
 }
 
-/* Compares the size between all ranks. The local back end compares it only between the ranks of a host. */
+/* Compares the size between all ranks. The local back end compares it only between the ranks of a host. All
+ * ranks find the same difference. A rank that left at once would reset its connections while others still
+ * read its number, so they wait for each other; whether that succeeds changes nothing. */
 static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
 {
     int world = hosts->group->boot.world;
     uint64_t *sizes = tern__alloc((size_t)world * sizeof(*sizes), "tern_group_mem_alloc", err);
     if (!sizes) return TERN_E_MEMORY;
-    int status = tern__hosts_vote(hosts, "the opening of a window", bytes, sizes, err);
-    for (int rank = 0; rank < world && !status; rank++)
-        if (sizes[rank] != bytes) status = fail_size(hosts, rank, bytes, sizes[rank], err);
+    const char *what = "the opening of a window";
+    int status = tern__hosts_vote(hosts, what, bytes, sizes, err), other = 0;
+    while (!status && other < world && sizes[other] == bytes) other++;
+    if (!status && other < world) {
+        tern_error ignored = {0};
+        uint64_t theirs = sizes[other];
+        tern__hosts_vote(hosts, what, bytes, sizes, &ignored);
+        status = fail_size(hosts, other, bytes, theirs, err);
+    }
     tern__free(sizes);
     return status;
 }
