@@ -1,7 +1,7 @@
 /* loaders.c - opens the samples of a training. */
 #include "loaders.h"
+#include "trainer_inner.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 static tern_loader *new_loader(trainer *t, tern_dataset *set, tern_sampler *order, bool train,
@@ -31,9 +31,9 @@ static tern_dataset *readable(trainer *t, tern_dataset *set, tern_error *err)
 {
     if (err->code || !set || !t->flags->skip_bad) return set;
     tern_dataset *rest = tern_readable_new(set, t->world, err);
-    if (t->first && rest && rest->length < set->length)
-        printf("skipped %lld of %lld samples that cannot be read\n", (long long)(set->length - rest->length),
-               (long long)set->length);
+    if (rest && rest->length < set->length)
+        trainer_print(t, "skipped %lld of %lld samples that cannot be read\n",
+                      (long long)(set->length - rest->length), (long long)set->length);
     return rest;
 }
 

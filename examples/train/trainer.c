@@ -163,32 +163,32 @@ static void show(trainer *t, tern_error *err)
 
 /* ---- an epoch ---- */
 
-/* Adds the gradients of a batch, one of `parts` of a step; the ranks exchange them with the last. */
-static void train_part(trainer *t, const tern_batch *b, int64_t part, int64_t parts)
+/* Adds the gradients of a batch, one of t->parts of a step; the ranks exchange them with the last. */
+static void train_part(trainer *t, const tern_batch *b, int64_t part)
 {
     tern_amp_backward_opts opts = tern_amp_backward_defaults();
-    bool is_last = part == parts - 1;
+    bool is_last = part == t->parts - 1;
     if (t->flags->microbatches) { /* draws the random numbers that do not depend on the ranks */
         tern_scope_seed(t->s, (uint64_t)t->flags->seed, (uint64_t)t->step);
-        tern_scope_seed_rank_set(t->s, (uint64_t)(tern_group_rank(t->world) * parts + part));
+        tern_scope_seed_rank_set(t->s, (uint64_t)(tern_group_rank(t->world) * t->parts + part));
     }
     opts.delay_unscale = !is_last;
     tern_tensor *output = t->task->forward ? t->task->forward(t, b) : tern_forward(t->task->net, t->s, b->x);
     tern_tensor *loss = t->task->loss(t, output, b);
-    if (parts > 1) loss = tern_affine(t->s, loss, 1.0 / (double)parts, 0);
+    if (t->parts > 1) loss = tern_affine(t->s, loss, 1.0 / (double)t->parts, 0);
     tern_ddp_sync_set(t->ddp, is_last);
     tern_amp_backward(t->amp, t->s, loss, &opts);
 }
 
 /* Makes a step with the gradients of all its parts. The loss of a step is that of its last part, or with
  * --microbatches the mean of all. */
-static void train_step(trainer *t, int64_t parts, tern_error *err)
+static void train_step(trainer *t, tern_error *err)
 {
     if (t->flags->clip > 0) tern_clip_grad_norm(t->s, t->task->net, t->flags->clip, 2);
     tern_optim_step(t->optim, t->s);
     trainer_schedules_step(t);
     if (tern_scope_end(t->s, err)) return;
-    double loss = tern_ddp_loss_mean(t->ddp) * (t->flags->microbatches ? 1 : (double)parts);
+    double loss = tern_ddp_loss_mean(t->ddp) * (t->flags->microbatches ? 1 : (double)t->parts);
     t->step++;
     if (isnan(loss) && !(t->flags->opt_level && t->flags->half)) /* f16 leaves such steps out */
         tern_error_set(err, "train", TERN_E_RANGE, "the loss of step %lld is NaN: lower --lr, or --clip",
@@ -375,9 +375,9 @@ static bool train_steps(trainer *t, tern_error *err)
         bool is_rest = !part && parts > 1 && !has_step_left(t);
         if (!await_batches(t, t->train, &stopped, err) || !tern_loader_next(t->train, t->s, &b)) break;
         waited += trained_seconds(t) - before;
-        if (!is_rest) train_part(t, &b, part++, parts);
+        if (!is_rest) train_part(t, &b, part++);
         if (part == parts)
-            train_step(t, parts, err);
+            train_step(t, err);
         else
             tern_scope_end(t->s, err);
         t->waiting = waited / trained_seconds(t);

@@ -116,7 +116,7 @@ void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync 
 
 /* ---- statistics of other batches ---- */
 
-static int statistic_fill(tern_tensor *statistic, double value, tern_error *err)
+static int running_statistic_fill(tern_tensor *statistic, double value, tern_error *err)
 {
     tern__host host;
     if (tern__host_open(&host, &statistic->view, err)) return err->code;
@@ -124,24 +124,24 @@ static int statistic_fill(tern_tensor *statistic, double value, tern_error *err)
     return tern__host_close(&host, true, err);
 }
 
-static void update_begin(tern_module *module, tern_error *err)
+static void batch_norm_update_begin(tern_module *module, tern_error *err)
 {
     batch_norm *self = (batch_norm *)module;
     bool is_tracked = module->forward == batch_norm_forward && self->running_mean;
-    if (is_tracked && !err->code && !statistic_fill(self->running_mean, 0, err) &&
-        !statistic_fill(self->running_var, 1, err)) {
+    if (is_tracked && !err->code && !running_statistic_fill(self->running_mean, 0, err) &&
+        !running_statistic_fill(self->running_var, 1, err)) {
         *tracked(self) = 0;
         self->is_updated = true;
     }
     for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        update_begin(child->module, err);
+        batch_norm_update_begin(child->module, err);
 }
 
-static void update_end(tern_module *module)
+static void batch_norm_update_end(tern_module *module)
 {
     if (module->forward == batch_norm_forward) ((batch_norm *)module)->is_updated = false;
     for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        update_end(child->module);
+        batch_norm_update_end(child->module);
 }
 
 int tern_update_bn(tern_module *module, tern_scope *scope, tern_loader *loader, tern_error *err)
@@ -154,12 +154,12 @@ int tern_update_bn(tern_module *module, tern_scope *scope, tern_loader *loader, 
         return e->code;
     bool was_training = module->training, had_grad = tern_grad_enabled_set(scope, false);
     tern_train(module);
-    update_begin(module, e);
+    batch_norm_update_begin(module, e);
     for (tern_batch b; !e->code && tern_loader_next(loader, scope, &b);) {
         tern_forward(module, scope, b.x);
         tern_scope_end(scope, e);
     }
-    update_end(module);
+    batch_norm_update_end(module);
     tern_grad_enabled_set(scope, had_grad);
     if (!was_training) tern_eval(module);
     return e->code;

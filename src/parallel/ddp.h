@@ -199,6 +199,10 @@ int tern__signature_check(tern_ddp *ddp, tern_error *err);
 
 extern const tern__listener tern__reducer;
 
+/* True if a leaf has a gradient on this rank; after a synchronised backward: if any rank has used the model.
+ */
+bool tern__ddp_has_gradients(const tern_ddp *ddp);
+
 /* _shadow posts, for a backward in which this rank takes no part, what the other ranks post; _finish waits
  * for it. */
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err);

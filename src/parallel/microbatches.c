@@ -21,7 +21,7 @@ struct tern__ddp_microbatches {
     int count;                            /* that have begun in this round */
     char *sums[LEVELS_MAX][TERN__RANGES]; /* laid out as the gradient ranges */
     bool *has[LEVELS_MAX];                /* [level][leaf index]: the sum is there; else it counts as zeros */
-    float losses[LEVELS_MAX];             /* the losses' sums, likewise */
+    float losses[LEVELS_MAX];             /* the sums of losses */
 };
 typedef struct tern__ddp_microbatches microbatches;
 
@@ -63,7 +63,7 @@ static tern_device *device_of(const tern_ddp *ddp, int k)
 }
 
 /* gradient = sum of the level + gradient */
-static int leaf_add(const tern_ddp *ddp, int k, int level, tern_error *err)
+static int leaf_sum_add(const tern_ddp *ddp, int k, int level, tern_error *err)
 {
     tern__view sum = sum_at(ddp, k, level), *grad = &ddp->seal->leaves[k]->grad->view;
     int status = TERN_OK;
@@ -74,7 +74,7 @@ static int leaf_add(const tern_ddp *ddp, int k, int level, tern_error *err)
 }
 
 /* Adds the gradient to the sums of the lower levels, and keeps the result as the level's. */
-static int leaf_push(tern_ddp *ddp, int k, int level, tern_error *err)
+static int leaf_sum_push(tern_ddp *ddp, int k, int level, tern_error *err)
 {
     microbatches *self = ddp->microbatches;
     tern__leaf *leaf = ddp->seal->leaves[k];
@@ -83,7 +83,7 @@ static int leaf_push(tern_ddp *ddp, int k, int level, tern_error *err)
     int status = TERN_OK;
     for (int l = 0; l < level; l++) any |= self->has[l][k];
     if (any && !leaf->fresh) status = tern__memory_zero(grad->data, tern__view_bytes(grad), err);
-    for (int l = 0; l < level && any && !status; l++) status = leaf_add(ddp, k, l, err);
+    for (int l = 0; l < level && any && !status; l++) status = leaf_sum_add(ddp, k, l, err);
     const tern__call copy = {
         .device = device_of(ddp, k), .kernel = TERN__COPY, .in = {grad}, .out = {&sum}, .err = err};
     if (any && !status) status = tern__kernel_run(&copy);
@@ -98,19 +98,11 @@ static int leaf_push(tern_ddp *ddp, int k, int level, tern_error *err)
 
 /* ---- a round ---- */
 
-static bool has_gradients(const tern_ddp *ddp)
-{
-    bool any = false;
-    for (int i = 0; i < ddp->leaf_count; i++) any |= ddp->seal->leaves[ddp->order[i]]->fresh;
-    return any;
-}
-
 static void round_reset(tern_ddp *ddp)
 {
     microbatches *self = ddp->microbatches;
     for (int level = 0; level < self->levels; level++)
         memset(self->has[level], 0, (size_t)ddp->seal->leaf_count * sizeof(bool));
-    memset(self->losses, 0, sizeof(self->losses));
     self->count = 0;
 }
 
@@ -123,7 +115,7 @@ static int level_of(int i)
 }
 
 /* Refuses a round of fewer or more microbatches. */
-static int count_check(const tern_ddp *ddp, tern_error *err)
+static int microbatch_count_check(const tern_ddp *ddp, tern_error *err)
 {
     int n = ddp->opts.microbatches, count = ddp->microbatches->count;
     bool is_last = ddp->round.active;
@@ -143,12 +135,12 @@ static int microbatches_begin(tern_ddp *ddp, tern_error *err)
 {
     microbatches *self = ddp->microbatches;
     if (!ddp->round.reached) return TERN_OK;
-    if (!has_gradients(ddp)) round_reset(ddp); /* tern_zero_grad has ended the round */
+    if (!tern__ddp_has_gradients(ddp)) round_reset(ddp); /* tern_zero_grad has ended the round */
     int before = self->count;
     self->count += ddp->round.used;
-    int status = count_check(ddp, err);
+    int status = microbatch_count_check(ddp, err);
     for (int i = 0; i < ddp->leaf_count && ddp->round.used && before && !status; i++)
-        status = leaf_push(ddp, ddp->order[i], level_of(before - 1), err);
+        status = leaf_sum_push(ddp, ddp->order[i], level_of(before - 1), err);
     if (status || ddp->round.active || !ddp->round.used) return status;
     self->losses[level_of(self->count - 1)] = (float)tern__microbatches_loss(ddp, tern__ddp_loss_item(ddp));
     return TERN_OK;
@@ -171,7 +163,7 @@ static int microbatches_put(tern_ddp *ddp, tern_error *err)
     if (!(ddp->round.samples > 0)) return status;
     for (int i = 0; i < bucket->count; i++)
         for (int level = 0; level < ddp->microbatches->levels && !status; level++)
-            status = leaf_add(ddp, ddp->order[bucket->first + i], level, err);
+            status = leaf_sum_add(ddp, ddp->order[bucket->first + i], level, err);
     return status;
 }
 

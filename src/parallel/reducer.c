@@ -215,9 +215,7 @@ static void take_tally(tern_ddp *ddp)
         if (!tally->shadow[rank]) ddp->last_active = rank;
 }
 
-/* True if any rank has used the model; the same on all ranks. If none has, there is no ready order to learn
- * from. */
-static bool has_gradients(const tern_ddp *ddp)
+bool tern__ddp_has_gradients(const tern_ddp *ddp)
 {
     bool any = false;
     for (int i = 0; i < ddp->leaf_count; i++) any |= ddp->seal->leaves[ddp->order[i]]->fresh;
@@ -234,7 +232,8 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     ddp->round.folded = 0;
     ddp->round.active = ddp->round.reached = false;
     status = tern__parts_call(ddp, TERN__DDP_TAKE, err);
-    return status || ddp->rebuilt || ddp->round.is_idle || !has_gradients(ddp)
+    /* If no rank has used the model, there is no ready order to learn from. */
+    return status || ddp->rebuilt || ddp->round.is_idle || !tern__ddp_has_gradients(ddp)
                ? status
                : tern__bucket_rebuild(ddp, err);
 }
