@@ -19,6 +19,9 @@ PARTS = os.path.join(os.environ["TERN_BUILD"], "bench_parts")
 # not to happen would take longer: ranks sleep for a minute, and grace periods are as long.
 GIVE_UP = 30
 
+# A rank's last line. Python runs no handler of a signal that comes just before a sleep until that sleep ends, so the sleeps are short.
+SLEEP = "for _ in range(600): time.sleep(0.1)\n"
+
 # Tests in the background or under nohup ignore signals. The launcher would inherit that and ignore them too, so restore the defaults.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) == signal.SIG_IGN:

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
 from network import ADDRESSES, Hosts  # noqa: E402
 
 READY = job.Job.READY
-SLEEP = "time.sleep(60)\n"
+SLEEP = job.SLEEP
 
 
 class BridgedHosts(Hosts):

@@ -12,7 +12,7 @@ import skips
 from folder import InFolder
 
 READY = job.Job.READY
-SLEEP = "time.sleep(60)\n"
+SLEEP = job.SLEEP
 
 # Traces a process and never waits for it: when killed, it stays a zombie that its parent cannot reap.
 TRACER = """

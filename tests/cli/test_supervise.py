@@ -17,7 +17,7 @@ from folder import InFolder
 MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
 READY = job.Job.READY
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-SLEEP = "time.sleep(60)\n"
+SLEEP = job.SLEEP
 
 
 def memory_group(limit):

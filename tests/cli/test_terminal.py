@@ -14,7 +14,7 @@ import job
 import skips
 
 READY = job.Job.READY
-SLEEP = "time.sleep(60)\n"
+SLEEP = job.SLEEP
 COUNT = """
 count = 0
 def count_one(*_):
@@ -143,8 +143,7 @@ class Shell(unittest.TestCase):
                 self.type("\x1a")
                 self.read_until("Stopped")
                 self.read_until("the$ ")
-                if not wrap:
-                    self.until(pids[:1], "T")
+                self.until(pids[:1], "T")  # the program in the wrapper may stop later than that, and take what is typed until then
                 self.the_shell_answers()
                 self.rank_0_reads_in_the_foreground()
                 self.read_until("the$ ")

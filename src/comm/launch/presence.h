@@ -12,12 +12,15 @@
 /* Where a rank finds the memory: the launcher's descriptor in /proc, which a wrapper need not pass on. */
 #define TERN__ENV_PRESENCE "TERN_PRESENCE"
 
+/* A row has a cache line for itself. It never grows: a launcher and a library of other releases find each
+ * other's rows, and a field that one of them does not know stays 0. */
 typedef struct tern__presence_row {
-    atomic_int begun;   /* calls of tern_group_open */
-    atomic_int opening; /* those that have not returned */
-    atomic_int open;    /* groups */
+    _Alignas(TERN__LINE) atomic_int begun; /* calls of tern_group_open */
+    atomic_int opening;                    /* those that have not returned */
+    atomic_int open;                       /* groups */
     atomic_int failure; /* the code of the first failure of a group; TERN_OK: there is none */
 } tern__presence_row;
+_Static_assert(sizeof(tern__presence_row) == TERN__LINE, "a row's size is the same in every release");
 
 typedef struct tern__presence {
     int fd;
