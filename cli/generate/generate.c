@@ -22,7 +22,9 @@
 
 static const char FUNC[] = "tern generate";
 
-enum { EXIT_INTERRUPTED = 128 + SIGINT, READ_AT_ONCE = 1 << 16 };
+/* Where other programs use the cores, threads wait for one another in every product of a token: two make 7
+ * tokens a second where one makes 460. So they are for models of which they read a token's weights much faster. */
+enum { EXIT_INTERRUPTED = 128 + SIGINT, READ_AT_ONCE = 1 << 16, FEW_WEIGHTS = 4000000 };
 
 typedef struct settings {
     double temperature, top_p, repetition_penalty; /* NAN: as the folder says */
@@ -138,10 +140,12 @@ static int generate_session_open(session *s, tern_error *err)
     if (options_settle(s, err)) return err->code;
     if (chosen.chat && !(s->chat = tern__chat_open(s->folder, err))) return err->code;
     s->device = tern_device_open(NULL, err);
-    if (s->device && chosen.threads) tern_device_threads_set(s->device, (int)chosen.threads, err);
     s->scope = err->code ? NULL : tern_scope_new(s->device, NULL, err);
     s->stream = s->scope ? tern_decode_stream_new(s->tokenizer, NULL, err) : NULL;
-    return s->stream ? generate_model_open(s, err) : err->code;
+    if (!s->stream || generate_model_open(s, err)) return err->code;
+    int threads = tern_device_threads_get(s->device);
+    if (tern_module_element_count(s->model) < FEW_WEIGHTS) threads = 1;
+    return tern_device_threads_set(s->device, chosen.threads ? (int)chosen.threads : threads, err);
 }
 
 static void generate_session_close(session *s)
@@ -426,7 +430,8 @@ static const tern__cli_option options[] = {
     {"show-prompt", .on = &chosen.show_prompt, .help = "print what the model is given on stderr"},
     {"dtype", .value = "f32|bf16|f16", .text = &chosen.dtype,
      .help = "of the weights in memory; in 16 bits they are read in half the time; default: f32"},
-    {"threads", .value = "N", .number = &chosen.threads, .most = 256, .help = "default: one for each core"},
+    {"threads", .value = "N", .number = &chosen.threads, .most = 256,
+     .help = "default: one for each core; one for a model of fewer than 4 million weights"},
     TERN__OPTION_HELP,
     {0},
 };

@@ -63,7 +63,7 @@ class Generate(unittest.TestCase):
             file.write(text if isinstance(text, str) else json.dumps(text))
 
     def generate(self, *words, **options):
-        return job.tern("generate", self.folder, *words, "--threads", "1", **options)
+        return job.tern("generate", self.folder, *words, **options)
 
     def fine(self, *words, **options):
         code, out, err = self.generate(*words, **options)
@@ -121,9 +121,16 @@ class Generate(unittest.TestCase):
         self.write("generation_config.json", dict(num_beams=4))
         self.refused(1, '"num_beams" is 4, which tern does not have', "The")
 
+    def test_few_weights_have_one_thread(self):
+        """OpenMP tells of each thread of a team."""
+        write_model(self.folder, n_embd=256, n_positions=64)
+        for options, threads in ((), 0), (("--threads", "2"), 2):
+            err = self.generate("The tern", "--max-new-tokens", "2", *options, env={**os.environ, "OMP_DISPLAY_AFFINITY": "true"})[2]
+            self.assertEqual(err.count("level 1 thread"), threads, err)
+
     def test_ctrl_c(self):
         """Ends the text, and prints the figures."""
-        with subprocess.Popen([job.TERN, "generate", self.folder, "The", "--max-new-tokens", "1000000", "--temperature", "5", "--top-k", "0", "--threads", "1"],
+        with subprocess.Popen([job.TERN, "generate", self.folder, "The", "--max-new-tokens", "1000000", "--temperature", "5", "--top-k", "0"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             self.assertTrue(child.stdout.read(1))
             child.send_signal(signal.SIGINT)
@@ -135,7 +142,7 @@ class Generate(unittest.TestCase):
     def test_a_terminal(self):
         """It is asked for prompts until its end; empty lines are none."""
         master, slave = os.openpty()
-        with subprocess.Popen([job.TERN, "generate", self.folder, "--threads", "1"], stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen([job.TERN, "generate", self.folder], stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
             os.close(slave)
             os.write(master, b"The tern\n\nThe seas\n\x04")
             out, err = child.communicate(timeout=job.GIVE_UP)

@@ -216,7 +216,7 @@ class Command(unittest.TestCase):
         self.model.save_pretrained(self.folder)
 
     def run_tern(self, *words, lines=None):
-        done = subprocess.run([TERN, "generate", self.folder, *words, "--threads", "1", "--max-new-tokens", "12"], input=lines, capture_output=True, text=True)
+        done = subprocess.run([TERN, "generate", self.folder, *words, "--max-new-tokens", "12"], input=lines, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout, done.stderr
 
