@@ -23,7 +23,7 @@
 static const char FUNC[] = "tern generate";
 
 /* Where other programs use the cores, threads wait for one another in every product of a token: two make 7
- * tokens a second where one makes 460. So they are for models of which they read a token's weights much faster. */
+ * tokens a second where one makes 460. So they are only for models whose weights they read much faster. */
 enum { EXIT_INTERRUPTED = 128 + SIGINT, READ_AT_ONCE = 1 << 16, FEW_WEIGHTS = 4000000 };
 
 typedef struct settings {

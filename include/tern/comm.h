@@ -160,6 +160,11 @@ TERN_API void tern_group_wake(tern_group *group);
  * first wait for the work. E_RANGE: it is not above 0. */
 TERN_API int tern_work_timeout_set(tern_work *work, double timeout_s, tern_error *err);
 
+/* Gives up a receive of tern_irecv or tern_batch_isend_irecv that no message has met yet: frees the work and
+ * returns true. A message that comes later is for another receive. Returns false, and the work goes on, if a
+ * message is there or on its way, the group has failed, or the work is something else. MPI_Cancel. */
+TERN_API bool tern_work_cancel(tern_work *work);
+
 /* Frees bytes that a function of collectives.h or p2p.h has allocated. NULL is allowed. */
 TERN_API void tern_bytes_free(void *bytes);
 

@@ -120,22 +120,49 @@ void Group::close()
     }
     std::unique_ptr<pybind11::gil_scoped_release> released;
     if (Py_IsInitialized() && PyGILState_Check()) released = std::make_unique<pybind11::gil_scoped_release>();
-    while (const WorkPtr work = close_pending()) wait(work, kNoTimeout);
+    std::vector<WorkPtr> cancelled;
+    while (const WorkPtr work = close_pending(&cancelled)) wait(work, kNoTimeout);
+    settle_all(cancelled);
     threads_end();
     Hold hold(lock_);
     close_held();
 }
 
-/* Returns a work that is to be waited for, or nullptr. */
-WorkPtr Group::close_pending()
+/* Returns a work that is to be waited for, or nullptr. Receives for which nobody waits come last: those that no message
+ * has met by then are cancelled, since perhaps nobody ever sends to them. */
+WorkPtr Group::close_pending(std::vector<WorkPtr> *cancelled)
 {
     Hold hold(lock_);
     closes_ = true;
-    if (pending_.empty()) return WorkPtr();
     for (const WorkPtr &work : pending_)
         if (work->is_interrupted_)
             tern_group_abort(group_, TERN_E_STATE, "the wait for a work was interrupted");
-    return pending_.front();
+    for (const WorkPtr &work : pending_)
+        if (!work->is_receive() || work->waiters_) return work;
+    receives_cancel(cancelled);
+    return pending_.empty() ? WorkPtr() : pending_.front();
+}
+
+/* With the family held. A later wait for a cancelled work throws. */
+void Group::receives_cancel(std::vector<WorkPtr> *cancelled)
+{
+    tern_error err = {};
+    err.code = TERN_E_STATE;
+    snprintf(err.text, sizeof(err.text), "the process group was destroyed before a message had come");
+    for (auto at = pending_.begin(); at != pending_.end();) {
+        const WorkPtr work = *at;
+        if (!tern_work_cancel(work->work_)) {
+            ++at;
+            continue;
+        }
+        work->work_ = nullptr;
+        work->fail(err);
+        cancelled->push_back(work);
+        at = pending_.erase(at);
+    }
+    std::lock_guard<std::mutex> lock(drive_mutex_);
+    async_pending_ =
+        std::count_if(pending_.begin(), pending_.end(), [](const auto &one) { return one->is_async_; });
 }
 
 /* Tensors may outlive the process group, as gradients do that are views of DDP's buckets. */
@@ -188,13 +215,7 @@ bool Group::finish_if_over(const WorkPtr &work, int status, const tern_error &er
     tern_error last = err;
     tern_work_wait(work->work_, err.code ? nullptr : &last);
     work->work_ = nullptr;
-    if (last.code) {
-        try {
-            throw_error(last);
-        } catch (...) {
-            work->failure_ = std::current_exception();
-        }
-    }
+    if (last.code) work->fail(last);
     return true;
 }
 
@@ -340,12 +361,20 @@ void Group::settle_all(const std::vector<WorkPtr> &done)
     if (!done.empty()) drive_changed(false);
 }
 
+/* Counts a thread that waits. */
+struct Waiter {
+    explicit Waiter(std::atomic<int> *count) : count_(count) { ++*count_; }
+    ~Waiter() { --*count_; }
+    std::atomic<int> *count_;
+};
+
 bool Group::wait(const WorkPtr &work, std::chrono::milliseconds timeout)
 {
     const bool is_limited = timeout.count() > 0;
     const auto end = Clock::now() + timeout;
     const auto slice = std::chrono::milliseconds(SLICE_MS);
     work->is_interrupted_ = false;
+    const Waiter counted(&work->waiters_);
     while (!work->is_settled()) {
         const auto now = Clock::now();
         if (is_limited && now >= end) return false;
@@ -439,6 +468,20 @@ void TernWork::future_set()
         future_->markCompleted(c10::IValue(outputs_));
     else
         future_->markCompleted(c10::IValue(outputs_.empty() ? std::vector<at::Tensor>() : outputs_[0]));
+}
+
+void TernWork::fail(const tern_error &err)
+{
+    try {
+        throw_error(err);
+    } catch (...) {
+        failure_ = std::current_exception();
+    }
+}
+
+bool TernWork::is_receive() const
+{
+    return opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE;
 }
 
 void TernWork::settle()

@@ -66,7 +66,8 @@ class Group : public std::enable_shared_from_this<Group>
     void *memory_new(size_t bytes);
     void memory_free(void *block);
 
-    /* Finishes the pending works and leaves the group. After a wait that Ctrl-C has ended it ends the group. */
+    /* Finishes the pending works, gives up receives that no message has met and nobody waits for, and leaves the group.
+     * After a wait that Ctrl-C has ended it ends the group. */
     void close();
     /* Ends the group for all ranks. */
     void abort(const char *why);
@@ -89,7 +90,8 @@ class Group : public std::enable_shared_from_this<Group>
     void drive(const WorkPtr &first, double seconds);
     void collect(std::vector<WorkPtr> *done);
     bool finish_if_over(const WorkPtr &work, int status, const tern_error &err);
-    WorkPtr close_pending();
+    WorkPtr close_pending(std::vector<WorkPtr> *cancelled);
+    void receives_cancel(std::vector<WorkPtr> *cancelled);
     void close_held();
 
     const int pid_ = getpid(); /* a forked child has neither the thread nor the peers */
@@ -139,6 +141,9 @@ class TernWork : public c10d::Work
     friend class Group;
     /* Without the family's lock: does `after`, and tells who waits and the future. */
     void settle();
+    /* With the family held: what wait() throws. */
+    void fail(const tern_error &err);
+    bool is_receive() const;
     void future_set();
     bool is_settled() const;
     bool has_future() const;
@@ -146,11 +151,12 @@ class TernWork : public c10d::Work
     std::shared_ptr<Group> group_;
     tern_work *work_ = nullptr; /* NULL once it is done; the family's holder uses it */
     bool is_async_ = false;
+    std::atomic<int> waiters_{0}; /* threads in Group::wait for it */
     std::atomic<bool> is_interrupted_{
         false}; /* Ctrl-C ended a wait for it; close() then does not wait either */
     std::exception_ptr failure_;
     int source_;
-    std::vector<std::vector<at::Tensor>> outputs_; /* one list, or one for each of the call's */
+    std::vector<std::vector<at::Tensor>> outputs_;   /* one list, or one for each of the call's */
     c10::intrusive_ptr<c10::ivalue::Future> future_; /* with mutex_, as is the next one */
     bool is_future_set_ = false;
 };

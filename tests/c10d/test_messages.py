@@ -358,6 +358,23 @@ def again(rank, folder):
     return True
 
 
+def left_receives(rank):
+    """Receives that nobody sends to do not hold up the end of their group; a later wait for one tells why."""
+    left = [dist.irecv(torch.zeros(4), src=1 - rank, tag=tag) for tag in (1, 2)]
+    tensor = torch.ones(1000)
+    work = dist.all_reduce(tensor, async_op=True)
+    time.sleep(0.5 * rank)
+    dist.destroy_process_group()
+    work.wait()
+    text = ""
+    try:
+        left[0].wait()
+    except RuntimeError as error:
+        text = str(error)
+    assert ("destroyed before a message had come" in text) or rank == 1 and "rank 0" in text and "has closed its group" in text, text
+    return bool(tensor.eq(2).all())
+
+
 def forked_child(rank):
     """A child that a rank forks, as a loader's worker, may leave without harm to the group."""
     dist.all_reduce(torch.ones(3), async_op=True).wait()
@@ -456,6 +473,9 @@ class Messages(unittest.TestCase):
     def test_init_again(self):
         with ranks.tempfile.TemporaryDirectory() as folder:
             self.check(again, (2,), folder, meets=False)
+
+    def test_left_receives(self):
+        self.check(left_receives)
 
     def test_fork(self):
         self.check(forked_child)

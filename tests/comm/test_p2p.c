@@ -329,6 +329,49 @@ static void test_byte_strings(void **state)
     assert_ranks_ok(ranks_run(3, bytes_body, NULL));
 }
 
+/* A receive that no message has met can be given up, and a later one gets the message; one whose message is
+ * on its way cannot. */
+static int cancel_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    enum { bytes = 2 << 20, few = 64 };
+    (void)arg;
+    fixture f;
+    tern_work *works[2] = {0};
+    if (fixture_open(&f, rank, boot, bytes)) return 1;
+    for (int i = 0; i < 2 && rank == 1; i++) {
+        works[0] = tern_irecv(f.group, f.expected, few, TERN_U8, i ? TERN_ANY_SOURCE : 0, 7, &f.err);
+        RANK_CHECK(rank, works[0] && tern_work_cancel(works[0]));
+    }
+    tern_barrier(f.group, &f.err);
+    message_put(f.plain, bytes, (uint64_t)rank);
+    if (rank == 0) works[0] = tern_isend(f.group, f.plain, few, TERN_U8, 1, 7, &f.err);
+    if (rank == 0) works[1] = tern_isend(f.group, f.plain, bytes, TERN_U8, 1, 8, &f.err);
+    if (rank == 0) RANK_CHECK(rank, !tern_work_cancel(works[0]) && !tern_work_cancel(works[1]));
+    if (rank == 1) tern_recv(f.group, f.plain, few, TERN_U8, 0, 7, NULL, &f.err);
+    RANK_CHECK(rank, rank != 1 || (message_is(f.plain, few, 0) && !memcmp(f.expected, "\0\0\0\0", 4)));
+    if (rank == 1) works[0] = tern_irecv(f.group, f.expected, few, TERN_U8, 0, 9, &f.err);
+    do {
+        if (rank == 1) tern_work_test(works[0], &f.err); /* which looks at messages that have come */
+        if (rank == 1) works[1] = tern_irecv(f.group, f.plain, bytes, TERN_U8, 0, 8, &f.err);
+    } while (rank == 1 && works[1] && tern_work_cancel(works[1]));
+    RANK_CHECK(rank, rank != 1 || tern_work_cancel(works[0]));
+    for (int i = rank == 1; i < 2 && rank < 2; i++) tern_work_wait(works[i], &f.err);
+    RANK_CHECK_OK(rank, f.err);
+    RANK_CHECK(rank, rank != 1 || message_is(f.plain, bytes, 0));
+    tern_work *work = tern_barrier_post(f.group, &f.err);
+    RANK_CHECK(rank, !tern_work_cancel(NULL) && work && !tern_work_cancel(work));
+    tern_work_wait(work, &f.err);
+    return fixture_close(&f);
+}
+
+static void test_cancelled_receives(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, cancel_body, NULL));
+    assert_ranks_ok(ranks_run(3, cancel_body, NULL));
+    assert_ranks_ok(ranks_run_threads(2, cancel_body, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_groups_keep_their_messages_apart),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_byte_strings),
+        cmocka_unit_test(test_cancelled_receives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static int transfer_start(tern_group *group, const char *func, tern__transfer *t
     int status = tern__group_check(group, func, err);
     if (!status) status = leave_home(group, t, func, err);
     if (!status && (status = group->backend->transfer_start(group->state, t, err)))
-        group->backend->transfer_drop(group->state, t);
+        group->backend->transfer_drop(group->state, t, false);
     if (status) come_home(t, NULL);
     return status;
 }
@@ -88,7 +88,7 @@ static int transfer_start(tern_group *group, const char *func, tern__transfer *t
 static int transfer_finish(tern_group *group, tern__transfer *t, tern_error *err)
 {
     int status = t->status ? group->backend->transfer_wait(group->state, t, err) : TERN_OK;
-    if (status) group->backend->transfer_drop(group->state, t);
+    if (status) group->backend->transfer_drop(group->state, t, false);
     int returned = come_home(t, err);
     return status ? status : returned;
 }
@@ -109,7 +109,7 @@ static int transfer_run(tern_group *group, const char *func, tern__transfer *t, 
 static void message_free(tern_work *work)
 {
     if (work->transfer.status == TERN_PENDING)
-        work->group->backend->transfer_drop(work->group->state, &work->transfer);
+        work->group->backend->transfer_drop(work->group->state, &work->transfer, false);
     come_home(&work->transfer, NULL);
     tern__work_free(work);
 }
@@ -212,7 +212,7 @@ void tern__p2p_close(tern_group *group)
     if (t && tells && !error->code) fail_unfinished(group, t);
     for (; t; t = oldest_pending(group)) {
         t->status = TERN_E_STATE;
-        group->backend->transfer_drop(group->state, t);
+        group->backend->transfer_drop(group->state, t, false);
     }
 }
 
@@ -266,6 +266,18 @@ int tern_work_source(tern_work *work, tern_error *err)
                                work ? work->func : "NULL");
     int status = tern__p2p_wait_for(work, err);
     return status ? status : work->transfer.source;
+}
+
+bool tern_work_cancel(tern_work *work)
+{
+    bool is_receive = work && work->is_transfer && work->transfer.is_recv;
+    if (!is_receive || work->transfer.status != TERN_PENDING) return false;
+    tern_group *group = work->group;
+    if (tern__group_check(group, __func__, NULL)) return false;
+    if (!group->backend->transfer_drop(group->state, &work->transfer, true)) return false;
+    come_home(&work->transfer, NULL);
+    tern__work_free(work);
+    return true;
 }
 
 /* ---- batches ---- */

@@ -120,8 +120,9 @@ struct tern__comm_backend {
     int (*transfer_start)(void *state, tern__transfer *transfer, tern_error *err);
     /* Blocks until the transfer is done. */
     int (*transfer_wait)(void *state, const tern__transfer *transfer, tern_error *err);
-    /* Forgets a transfer, which may be half done. Only after a failure of the group. */
-    void (*transfer_drop)(void *state, tern__transfer *transfer);
+    /* Forgets a transfer. With `if_unmet` it has to be a receive that no message has met, else it may be half
+     * done, which is for a group that has failed. Returns false if it is not forgotten. */
+    bool (*transfer_drop)(void *state, tern__transfer *transfer, bool if_unmet);
 };
 
 /* Opens a window over all memory of a device. */

@@ -274,10 +274,10 @@ int tern__match_start(tern__matcher *m, tern__transfer *t, tern_error *err)
     return TERN_OK;
 }
 
-bool tern__match_drop(tern__matcher *m, tern__transfer *t)
+bool tern__match_drop(tern__matcher *m, tern__transfer *t, bool if_unmet)
 {
     bool found = tern__queue_remove(&m->receives, t);
-    for (int rank = 0; rank < m->group->boot.world && !found; rank++) {
+    for (int rank = 0; rank < m->group->boot.world && !found && !if_unmet; rank++) {
         tern__match_peer *peer = &m->peers[rank];
         found = tern__queue_remove(&peer->granted, t) || tern__queue_remove(&peer->waiting, t) ||
                 tern__queue_remove(&peer->posted, t);

@@ -57,8 +57,9 @@ void tern__matcher_close(tern__matcher *matcher);
 /* Starts a transfer: a send is `waiting`; a receive takes a message that was kept, or waits. Fails for all
  * ranks if the kept message does not fit. */
 int tern__match_start(tern__matcher *matcher, tern__transfer *transfer, tern_error *err);
-/* Forgets a transfer; false if it is in no queue. */
-bool tern__match_drop(tern__matcher *matcher, tern__transfer *transfer);
+/* Forgets a transfer, or with `if_unmet` a receive that waits for an envelope; false if it is in no queue, or
+ * not in that one. */
+bool tern__match_drop(tern__matcher *matcher, tern__transfer *transfer, bool if_unmet);
 /* The transfer is done. */
 void tern__match_finish(tern__matcher *matcher, tern__transfer *transfer);
 

@@ -100,7 +100,7 @@ int tern__debug_progress(tern__progress_hook *debug, tern_error *err);
 /* See tern__comm_backend. */
 int tern__debug_transfer_start(void *debug, tern__transfer *transfer, tern_error *err);
 int tern__debug_transfer_wait(void *debug, const tern__transfer *transfer, tern_error *err);
-void tern__debug_transfer_drop(void *debug, tern__transfer *transfer);
+bool tern__debug_transfer_drop(void *debug, tern__transfer *transfer, bool if_unmet);
 void tern__debug_messages_free(tern__debug *debug);
 
 #endif

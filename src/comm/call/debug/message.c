@@ -87,15 +87,18 @@ int tern__debug_transfer_wait(void *state, const tern__transfer *transfer, tern_
     return status ? tern__debug_tell(debug, status, err) : tern__debug_progress(&debug->hook, err);
 }
 
-void tern__debug_transfer_drop(void *state, tern__transfer *transfer)
+bool tern__debug_transfer_drop(void *state, tern__transfer *transfer, bool if_unmet)
 {
     tern__debug *debug = state;
     message *m = find_message(debug, transfer);
-    if (!m) return;
+    bool dropped = m && debug->behind->transfer_drop(debug->state, &m->own, if_unmet);
+    if (!m || (if_unmet && !dropped)) return false;
     if (transfer->status == TERN_E_STATE)
         tern__debug_say(debug, "%s: E_STATE: it was not done when its group was closed", m->flight.text);
-    debug->behind->transfer_drop(debug->state, &m->own);
+    else if (if_unmet)
+        tern__debug_say(debug, "%s: cancelled", m->flight.text);
     message_free(debug, m);
+    return dropped;
 }
 
 void tern__debug_messages_free(tern__debug *debug)

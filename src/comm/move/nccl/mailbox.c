@@ -262,12 +262,13 @@ int tern__nccl_transfer_wait(void *state, const tern__transfer *transfer, tern_e
 
 /* ---- life ---- */
 
-void tern__nccl_transfer_drop(void *state, tern__transfer *transfer)
+bool tern__nccl_transfer_drop(void *state, tern__transfer *transfer, bool if_unmet)
 {
     const tern__nccl *nccl = state;
     message *m = nccl->mailbox ? message_find(nccl->mailbox, transfer) : NULL;
-    nccl->behind->transfer_drop(nccl->state, m ? &m->own : transfer);
-    if (m) message_release(nccl->mailbox, m);
+    bool dropped = nccl->behind->transfer_drop(nccl->state, m ? &m->own : transfer, if_unmet);
+    if (m && (dropped || !if_unmet)) message_release(nccl->mailbox, m);
+    return dropped;
 }
 
 void tern__nccl_mailbox_leave(mailbox *box)

@@ -246,7 +246,7 @@ void tern__nccl_detach(tern__nccl_window *window);
 /* See tern__comm_backend; the first transfer opens the mailbox. */
 int tern__nccl_transfer_start(void *nccl, tern__transfer *transfer, tern_error *err);
 int tern__nccl_transfer_wait(void *nccl, const tern__transfer *transfer, tern_error *err);
-void tern__nccl_transfer_drop(void *nccl, tern__transfer *transfer);
+bool tern__nccl_transfer_drop(void *nccl, tern__transfer *transfer, bool if_unmet);
 /* No transfer is pending. NULL does nothing. */
 void tern__nccl_mailbox_close(struct tern__nccl_mailbox *mailbox);
 /* Launches the messages whose ranks have met and finishes those that the device has moved; never blocks. The

@@ -140,7 +140,7 @@ struct tern__hosts {
 /* See tern__comm_backend; the first transfer opens the mailbox. */
 int tern__hosts_mailbox_start(void *hosts, tern__transfer *transfer, tern_error *err);
 int tern__hosts_mailbox_wait(void *hosts, const tern__transfer *transfer, tern_error *err);
-void tern__hosts_mailbox_drop(void *hosts, tern__transfer *transfer);
+bool tern__hosts_mailbox_drop(void *hosts, tern__transfer *transfer, bool if_unmet);
 /* No transfer is pending. NULL does nothing. */
 void tern__hosts_mailbox_close(struct tern__hosts_mailbox *mailbox);
 void tern__mail_free(struct tern__hosts_mailbox *mailbox);

@@ -57,10 +57,11 @@ int tern__hosts_mailbox_wait(void *hosts, const tern__transfer *transfer, tern_e
 
 /* ---- ending ---- */
 
-void tern__hosts_mailbox_drop(void *hosts, tern__transfer *transfer)
+bool tern__hosts_mailbox_drop(void *hosts, tern__transfer *transfer, bool if_unmet)
 {
     struct tern__hosts_mailbox *mailbox = ((tern__hosts *)hosts)->mailbox;
-    if (!mailbox) return;
+    if (!mailbox) return false;
+    if (if_unmet) return tern__match_drop(&mailbox->matcher, transfer, true);
     for (int rank = 0; rank < mailbox->hosts->group->boot.world; rank++) {
         tern__mail_out *out = &mailbox->out[rank];
         tern__transfer **place = out->current == transfer ? &out->current : &out->body;
@@ -68,8 +69,8 @@ void tern__hosts_mailbox_drop(void *hosts, tern__transfer *transfer)
         tern__queue_push(&mailbox->matcher.peers[rank].posted, transfer);
         *place = NULL;
     }
-    tern__match_drop(&mailbox->matcher, transfer);
     tern__link_give_up(mailbox->hosts->link); /* it may be half transferred */
+    return tern__match_drop(&mailbox->matcher, transfer, false);
 }
 
 /* True if the transport holds a receive of this mailbox. It may never complete, and until the transport is

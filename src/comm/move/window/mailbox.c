@@ -213,8 +213,8 @@ int tern__mailbox_start(void *state, tern__transfer *t, tern_error *err)
     return TERN_OK;
 }
 
-void tern__mailbox_drop(void *state, tern__transfer *transfer)
+bool tern__mailbox_drop(void *state, tern__transfer *transfer, bool if_unmet)
 {
     tern__mailbox *mailbox = ((tern__window_state *)state)->mailbox;
-    if (mailbox) tern__match_drop(&mailbox->matcher, transfer);
+    return mailbox && tern__match_drop(&mailbox->matcher, transfer, if_unmet);
 }

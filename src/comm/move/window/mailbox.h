@@ -89,7 +89,7 @@ bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, const tern__shm
 
 /* See tern__comm_backend; the first transfer opens the mailbox. */
 int tern__mailbox_start(void *state, tern__transfer *transfer, tern_error *err);
-void tern__mailbox_drop(void *state, tern__transfer *transfer);
+bool tern__mailbox_drop(void *state, tern__transfer *transfer, bool if_unmet);
 /* No transfer is pending. NULL does nothing. */
 void tern__mailbox_close(tern__mailbox *mailbox);
 int tern__mailbox_progress(tern__progress_hook *mailbox, tern_error *err);
