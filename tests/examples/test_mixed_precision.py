@@ -20,7 +20,6 @@ MARGIN, SIDE = 2, 12  # on each side of a 28 x 28 image, and what is left at hal
 AS_PROGRAMS_RUN = {**os.environ, "TERN_EXACT_CONV": "0", "TERN_DETERMINISTIC": "0", "TERN_CONV_CACHE": "off"}
 
 
-
 def write_halved(folder):
     """Fashion-MNIST without its margins, with the means of 2 x 2 pixels."""
     for name in ("train", "t10k"):
