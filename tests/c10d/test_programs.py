@@ -1,6 +1,7 @@
 """The PyTorch programs of docs/from-pytorch.md print what the page says when "gloo" is "tern"."""
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import unittest
 import extension
 
 extension.enter()
+import forked
 import skips
 from docs import document
 
@@ -48,6 +50,7 @@ class Programs(unittest.TestCase):
         cls.env = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0", "PATH": os.pathsep.join([extension.BUILD, os.environ["PATH"]])}
 
     def test_one_word_is_changed(self):
+        """They run in forks, but for the one that starts processes."""
         commands = [pair for session in document.sessions(PAGE) for pair in session]
         checked = set()
         for command, expected in commands:
@@ -57,7 +60,8 @@ class Programs(unittest.TestCase):
             if not importlib.util.find_spec("tensorboard"):
                 command = command.replace("python3 record.py", f"python3 {WITHOUT} record.py")
             with self.subTest(command=command):
-                done = subprocess.run(command.replace("python3", sys.executable), shell=True, cwd=self.folder, env=self.env, text=True,
+                interpreter = [sys.executable] if name == "spawn.py" else forked.interpreter()
+                done = subprocess.run(command.replace("python3", shlex.join(interpreter)), shell=True, cwd=self.folder, env=self.env, text=True,
                                       capture_output=True, timeout=120)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 self.assertTrue(document.same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")

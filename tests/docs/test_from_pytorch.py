@@ -7,12 +7,14 @@ import importlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import unittest
 
 import document
+import forked
 import skips
 from install import headers
 
@@ -71,11 +73,14 @@ class Programs(unittest.TestCase):
             cls.env.pop(name, None)
 
     def run_command(self, command):
+        """Programs in Python run in forks, but for the one that starts processes."""
         if not has_tensorboard():
             command = command.replace("python3 record.py", f"python3 {HERE}/without_tensorboard.py record.py")
         env = dict(self.env)
         if "python3" in command:
             env.pop("LD_PRELOAD", None)
+        if "spawn.py" not in command:
+            command = command.replace("python3", shlex.join(forked.interpreter()))
         return subprocess.run(command, shell=True, cwd=self.folder, env=env, text=True, capture_output=True, timeout=120)
 
     def test_programs_print_what_the_page_says(self):

@@ -19,6 +19,7 @@ from nets import Net, library
 from objects import Objects
 
 STEPS, BATCH, OVERFLOWS = 20, 16, (4, 11)
+SIDE = {"mlp": 28, "resnet": 14}  # of the images: PyTorch's convolutions in bf16 are slow
 SGD = {"mlp": dict(lr=0.05, momentum=0.9), "resnet": dict(lr=0.0005, momentum=0.9)}
 
 
@@ -163,7 +164,7 @@ def compare(lib, group, model, level):
     generator = torch.Generator().manual_seed(1)
     gap = worst = 0.0
     for number in range(STEPS):
-        batches = [(torch.randn((BATCH, 1, 28, 28), generator=generator), torch.randint(0, 10, (BATCH,), generator=generator))
+        batches = [(torch.randn((BATCH, 1, SIDE[model], SIDE[model]), generator=generator), torch.randint(0, 10, (BATCH,), generator=generator))
                    for _ in range(world)]
         boosts = [1e38 if number in OVERFLOWS and r == world - 1 else 1.0 for r in range(world)]
         x, y = batches[rank]

@@ -103,12 +103,13 @@ class Case:
 
 
 def main():
-    arrays = numpy.load(sys.argv[1])
+    with numpy.load(sys.argv[1]) as file:
+        arrays = dict(file)
     run = Run()
     run.lib.returns(ctypes.c_void_p, "tern_group_open")
     group = ctypes.c_void_p(run.lib.check("tern_group_open", None))
     for number, facts in enumerate(json.loads(str(arrays["facts"]))):
-        Case(number, facts, {name: arrays[name] for name in arrays.files}, group, run.lib).compare()
+        Case(number, facts, arrays, group, run.lib).compare()
     run.lib.tern_group_close(group)
     run.close()
     print("equal", flush=True)

@@ -4,6 +4,7 @@ import subprocess
 import tempfile
 import unittest
 
+import forked
 import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -12,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class DdpStats(unittest.TestCase):
     def run_ranks(self, ranks, model, bucket_bytes):
         with tempfile.TemporaryDirectory() as folder:
-            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), *forked.interpreter()]
             command += [os.path.join(HERE, "ddp_stats_rank.py"), model, str(bucket_bytes), os.path.join(folder, "meeting")]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -103,7 +103,7 @@ def some(device, shape):
     """Option combinations drawn from all of them, few where each is expensive. All shapes together cover each one
     often."""
     count = numpy.prod(shape) * (8 if device == "cpu:reference" else 1)
-    return [EVERY[i] for i in RNG.choice(len(EVERY), 8 if count < 2000 else 3, replace=False)]
+    return [EVERY[i] for i in RNG.choice(len(EVERY), 3 if count >= 2000 or MANY in shape else 8, replace=False)]
 
 
 class DiceTest(unittest.TestCase):

@@ -3,9 +3,10 @@ group."""
 import os
 import socket
 import subprocess
-import sys
+import tempfile
 import unittest
 
+import forked
 import skips
 
 PROGRAM = """
@@ -41,8 +42,16 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
 
 
 class TernRun(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        file = tempfile.NamedTemporaryFile("w", suffix=".py")
+        cls.addClassCleanup(file.close)
+        file.write(PROGRAM)
+        file.flush()
+        cls.program = [*forked.interpreter(), file.name]
+
     def check(self, ranks, *ways):
-        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), sys.executable, "-c", PROGRAM, *ways]
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), *self.program, *ways]
         done = subprocess.run(command, env=ENVIRONMENT, text=True, capture_output=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         for rank in range(ranks):
@@ -54,8 +63,7 @@ class TernRun(unittest.TestCase):
             port = server.getsockname()[1]
         env = {**ENVIRONMENT, "TERN_SECRET": "5e" * 32}
         command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "--nnodes", "2", "--master-port", str(port)]
-        program = [sys.executable, "-c", PROGRAM, "torch"]
-        launchers = [subprocess.Popen(command + ["--node-rank", str(node), "-n", str(node + 1), *program], env=env, text=True, stdout=subprocess.PIPE,
+        launchers = [subprocess.Popen(command + ["--node-rank", str(node), "-n", str(node + 1), *self.program, "torch"], env=env, text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE) for node in (0, 1)]
         results = [launcher.communicate(timeout=60) for launcher in launchers]
         self.assertEqual([launcher.returncode for launcher in launchers], [0, 0], results)
