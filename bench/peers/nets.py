@@ -300,6 +300,12 @@ def mlp():
     return nn.Sequential(*layers[:-1])
 
 
+def fashion():
+    """The ResNet of examples/02_fashion.c."""
+    stages = [basic(inputs, channels, stride, 1) for inputs, channels, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))]
+    return nn.Sequential(conv(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(True), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
 def resnet18():
     """ResNet-18 with a stem for images of 32x32."""
     return classifier(backbone(basic, 1, (2, 2, 2, 2), [conv(3, 64, 3)]), 512, 10)
@@ -320,6 +326,7 @@ def bce_dice(scores, mask):
 # name -> network, channels and default size of a sample, shape of its labels for a size, classes, loss
 NETS = {
     "mlp": (mlp, 784, (), lambda size: (), 10, F.cross_entropy),
+    "fashion": (fashion, 1, (28, 28), lambda size: (), 10, F.cross_entropy),
     "resnet18": (resnet18, 3, (32, 32), lambda size: (), 10, F.cross_entropy),
     "resnet50": (resnet50, 3, (257, 257), lambda size: (), 1000, F.cross_entropy),
     "deeplabv3": (lambda: DeepLabV3(21), 3, (257, 257), lambda size: size, 21, F.cross_entropy),

@@ -16,7 +16,7 @@ CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 NEWEST_PYTHON = os.path.join(os.environ.get("TERN_PEERS") or os.path.join(CACHE, "tern-peers"), "bin", "python")  # scripts/peers.sh
 SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
 # Batch per rank, timed steps.
-STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2), "vit": (8, 6), "gpt2": (8, 10), "llama": (8, 10)}
+STEPS = {"mlp": (64, 100), "fashion": (64, 40), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2), "vit": (8, 6), "gpt2": (8, 10), "llama": (8, 10)}
 
 
 def finished(argv, timeout=1800, **options):

@@ -5,7 +5,7 @@
 #
 #     bench/peers/run.sh [--only NAME,..] [--peers WORD,..] [--bf16] [--large] [--demo] [--profile] [--json FILE] [rounds]
 #
-# --only     any of mlp, start, resnet18, unet3d, unet3d-160, resnet50, deeplabv3, vit, gpt2, llama, llmc, all_reduce, demo; resnet18-bf16 is resnet18
+# --only     any of mlp, start, fashion, resnet18, unet3d, unet3d-160, resnet50, deeplabv3, vit, gpt2, llama, llmc, all_reduce, demo; resnet18-bf16 is resnet18
 #            in bf16; llmc is GPT-2 beside llm.c, on two threads: LLMC is the folder of its train_gpt2.c
 # --peers    only peers whose names contain any of these words: `--only resnet18 --peers 1.13 1` takes half a minute
 # --bf16     also the steps in bf16, in an autocast region

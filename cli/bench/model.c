@@ -15,6 +15,22 @@ static tern_module *make_mlp(const tern__bench_model *model, tern_rng *rng, tern
     return tern_mlp_new((int64_t[]){model->channels, 1024, 1024, model->classes}, 4, rng, err);
 }
 
+/* The net of examples/02_fashion.c. */
+static tern_module *make_fashion(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.in_channels = model->channels;
+    opts.classes = model->classes;
+    opts.stages = 3;
+    for (int i = 0; i < opts.stages; i++) {
+        opts.blocks[i] = 1;
+        opts.channels[i] = 16 << i;
+    }
+    opts.small_stem = true;
+    opts.kaiming = false;
+    return tern_resnet_new(&opts, rng, err);
+}
+
 static tern_module *make_resnet18(const tern__bench_model *model, tern_rng *rng, tern_error *err)
 {
     tern_resnet_opts opts = tern_resnet_defaults();
@@ -117,6 +133,7 @@ static tern_tensor *token_cross_entropy(tern_scope *scope, tern_tensor *logits, 
 
 static const tern__bench_model models[] = {
     {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy, 0, 0, 0, 0},
+    {"fashion", 64, 1, 2, {28, 28}, 10, false, make_fashion, cross_entropy, 0, 0, 0, 0},
     {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy, 0, 0, 0, 0},
     {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy, 0, 0, 0, 0},
     {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy, 0, 0, 0, 0},

@@ -218,7 +218,7 @@ class Peers(unittest.TestCase):
 
     def test_nets_are_those_of_tern_bench_step(self):
         """Returns the first loss of each peer, at another than the default size."""
-        sizes = {"resnet18": "16x8", "resnet50": "33x65", "deeplabv3": "17x33", "unet3d": "16x8x24", "vit": "48", "gpt2": "19", "llama": "33"}
+        sizes = {"fashion": "9x14", "resnet18": "16x8", "resnet50": "33x65", "deeplabv3": "17x33", "unet3d": "16x8x24", "vit": "48", "gpt2": "19", "llama": "33"}
         code = f"import nets\nfor model, size in {sizes}.items():\n    net, x, y, loss = nets.make(model, 2, size, 0)\n    print(loss(net(x), y).item())"
         losses = peers.output([sys.executable, "-c", code], cwd=PEERS, env={**os.environ, "OMP_NUM_THREADS": "1"}).split()
         for (model, size), theirs in zip(sizes.items(), map(float, losses), strict=True):

@@ -39,7 +39,7 @@ class Step(unittest.TestCase):
         """Tiny inputs in f32 and bf16: the same training but for rounding. Batch norms over a few numbers amplify
         roundings: with 2 images here two PyTorchs' first losses of ResNet-50 in bf16 are 6 and 9 % beside f32's. With
         these batches the first is 0.5 % beside it at most, and the last, on the way from 7 to 2.7, 2 %."""
-        for model, size, batch in (("resnet18", [8, 12], 16), ("resnet50", [17, 33], 16), ("deeplabv3", [9, 17], 2), ("unet3d", [8, 16, 24], 1)):
+        for model, size, batch in (("fashion", [12, 8], 16), ("resnet18", [8, 12], 16), ("resnet50", [17, 33], 16), ("deeplabv3", [9, 17], 2), ("unet3d", [8, 16, 24], 1)):
             options = ("step", "--model", model, "--size", "x".join(map(str, size)), "--batch", str(batch), "--steps", "1")
             with self.subTest(model=model):
                 (f32,), (bf16,) = (bench(1, *options, "--dtype", dtype) for dtype in ("f32", "bf16"))
@@ -256,7 +256,7 @@ class Step(unittest.TestCase):
         self.assertEqual((code, out, err), (1, "", 'tern: tern__env_int: TERN_STARTED_NS="now" is not an integer\n'))
 
     def test_mistakes(self):
-        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d or vit or gpt2 or llama, got "vgg"'),
+        for args, text in ((["--model", "vgg"], '--model: expected mlp or fashion or resnet18 or resnet50 or deeplabv3 or unet3d or vit or gpt2 or llama, got "vgg"'),
                            (["--size", "28x28"], "--size: mlp has a fixed size"),
                            *(([f"--{name}", "2"], "--layers, --width and --heads are for gpt2, llama and vit") for name in ("layers", "width", "heads")),
                            *((["--model", model, "--vocabulary", "2"], "--vocabulary is for gpt2 and llama") for model in ("mlp", "vit")),

@@ -64,20 +64,16 @@ TERN__INLINE void load_turned(tern__lanes v[4], const float *from, int64_t line,
     EACH(l, LANES) if (l < lines) memcpy(&half[l], from + l * line, sizeof(four));
 #if TERN__LANES == 8
     EACH(i, 4) v[i] = __builtin_shufflevector(half[i], half[i + 4], 0, 1, 2, 3, 4, 5, 6, 7);
-#define ZIP_LOW  0, 8, 1, 9, 4, 12, 5, 13
-#define ZIP_HIGH 2, 10, 3, 11, 6, 14, 7, 15
 #else
     EACH(i, 4) v[i] = half[i];
-#define ZIP_LOW  0, 4, 1, 5
-#define ZIP_HIGH 2, 6, 3, 7
 #endif
     _Pragma("GCC unroll 2") for (int round = 0; round < 2; round++)
     {
         const tern__lanes a = v[0], b = v[1], c = v[2], d = v[3];
-        v[0] = __builtin_shufflevector(a, c, ZIP_LOW);
-        v[1] = __builtin_shufflevector(a, c, ZIP_HIGH);
-        v[2] = __builtin_shufflevector(b, d, ZIP_LOW);
-        v[3] = __builtin_shufflevector(b, d, ZIP_HIGH);
+        v[0] = __builtin_shufflevector(a, c, TERN__ZIP_LOW);
+        v[1] = __builtin_shufflevector(a, c, TERN__ZIP_HIGH);
+        v[2] = __builtin_shufflevector(b, d, TERN__ZIP_LOW);
+        v[3] = __builtin_shufflevector(b, d, TERN__ZIP_HIGH);
     }
 }
 

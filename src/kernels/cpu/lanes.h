@@ -68,6 +68,24 @@ typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 #define TERN__ZIP_SECOND 2, 6, 3, 7
 #endif
 
+/* The same within each four lanes: of the first two, and of the others. */
+#if TERN__LANES == 16
+#define TERN__ZIP_LOW  0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
+#define TERN__ZIP_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+#elif TERN__LANES == 8
+#define TERN__ZIP_LOW  0, 8, 1, 9, 4, 12, 5, 13
+#define TERN__ZIP_HIGH 2, 10, 3, 11, 6, 14, 7, 15
+#else
+#define TERN__ZIP_LOW  0, 4, 1, 5
+#define TERN__ZIP_HIGH 2, 6, 3, 7
+#endif
+
+/* Interleaves sums of two lanes of each vector: a in the even lanes, b in the odd ones. */
+TERN__INLINE tern__lanes tern__lanes_add_pairs(tern__lanes a, tern__lanes b)
+{
+    return __builtin_shufflevector(a, b, TERN__ZIP_LOW) + __builtin_shufflevector(a, b, TERN__ZIP_HIGH);
+}
+
 /* name(v): transposes LANES vectors. In each round, four for sixteen vectors, every row is interleaved
  * with the one LANES / 2 further. */
 #define TERN__DEFINE_TURN(name, type)                                                                        \

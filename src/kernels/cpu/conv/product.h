@@ -10,12 +10,13 @@
  * 16][rows][columns][16]. Pitches are floats from one block to the next, `row`s from one row to the next,
  * `step`s from one position to the next: in's step is 16 or 32, except for gradients of weights. After
  * `near` blocks (0: never), and then after every `period` blocks, the next block of `in` is `skip` further
- * away. */
+ * away. A gradient of weights is over as many rectangles as there are `images`. */
 typedef struct tern__conv_product {
     const float *weight, *in;
     float *sums;
     int64_t blocks, width;
     int64_t rows, columns;
+    int64_t images, in_image, sum_image; /* for gradients of weights only */
     int64_t in_pitch, in_row, in_step;
     int64_t sum_pitch, sum_row, sum_step;
     int64_t near, period, skip; /* not for gradients of weights */

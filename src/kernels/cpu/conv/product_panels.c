@@ -203,24 +203,28 @@ TERN__SIMD static void panels_sum_places(const tern__conv_places *p, int64_t out
 TERN__INLINE void sum_back_panel(const tern__conv_product *p, int64_t out, int vectors, int64_t c, int inputs,
                                  float *dw)
 {
-    const float *in = p->in + c / BLOCK * p->in_pitch + c % BLOCK;
-    const float *dy = p->sums + out / BLOCK * p->sum_pitch;
+    const float *first_in = p->in + c / BLOCK * p->in_pitch + c % BLOCK;
+    const float *first_dy = p->sums + out / BLOCK * p->sum_pitch;
     const int64_t columns = p->columns, in_step = p->in_step, sum_step = p->sum_step, width = p->width;
     const bool add = p->add;
     tern__lanes sum[INPUTS][VECTORS] = {{{0}}}, grad[VECTORS];
-    for (int64_t r = 0; r < p->rows; r++, in += p->in_row, dy += p->sum_row)
-        for (int64_t t = 0; t < columns; t++) {
-            EACH(v, vectors)
-            {
-                int o = v * LANES;
-                grad[v] = tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * sum_step + o % BLOCK, LANES);
+    for (int64_t n = 0; n < p->images; n++, first_in += p->in_image, first_dy += p->sum_image) {
+        const float *in = first_in, *dy = first_dy;
+        for (int64_t r = 0; r < p->rows; r++, in += p->in_row, dy += p->sum_row)
+            for (int64_t t = 0; t < columns; t++) {
+                EACH(v, vectors)
+                {
+                    int o = v * LANES;
+                    grad[v] =
+                        tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * sum_step + o % BLOCK, LANES);
+                }
+                EACH(i, inputs)
+                {
+                    tern__lanes value = in[t * in_step + i] - (tern__lanes){0};
+                    EACH(v, vectors) sum[i][v] += grad[v] * value;
+                }
             }
-            EACH(i, inputs)
-            {
-                tern__lanes value = in[t * in_step + i] - (tern__lanes){0};
-                EACH(v, vectors) sum[i][v] += grad[v] * value;
-            }
-        }
+    }
     EACH(i, inputs)
     EACH(v, vectors) tern__lanes_put(dw + (c + i) * width + out + v * LANES, sum[i][v], LANES, add);
 }

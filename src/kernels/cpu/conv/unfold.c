@@ -92,6 +92,7 @@ static void add_rows(const job *j, float *sums, float *windows, int64_t first, i
     unfold_band(j, windows, first, last);
     tern__conv_product p = {.in = windows,
                             .blocks = j->blocks,
+                            .images = 1,
                             .rows = 1,
                             .columns = (last - first) * j->out[2],
                             .in_pitch = (last - first) * j->out[2] * BLOCK,

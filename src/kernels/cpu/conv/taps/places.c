@@ -52,7 +52,10 @@ typedef struct class
 {
     const span *span[TERN__TAPS_AXES];
     int64_t taps, in_of[TAPS], weight_of[TAPS];
-    int64_t group, out; /* the panel's first output: its group, and its place there */
+    int64_t group, out;    /* the panel's first output: its group, and its place there */
+    int64_t outputs, most; /* the panel's outputs and places */
+    int64_t weights;       /* where the group's begin */
+    tern__conv_places sum; /* what all its sums have in common */
     int count;
     const float *in[TERN__CONV_PLACES];
     float *to[TERN__CONV_PLACES];
@@ -105,32 +108,36 @@ static int cut_axis(span to[SPANS], const tern__taps_axis *a)
 
 /* ---- a class ---- */
 
-static int64_t panel_outputs(const job *j, const class *c)
+/* Fills in what all sums of the class have in common. */
+static void class_prepare(const job *j, class *c)
 {
-    return TERN__MIN(j->panels->outputs, tern__taps_width(j->w, c->group));
+    const tern__taps_axis *axis = j->space->axis;
+    c->outputs = TERN__MIN(j->panels->outputs, tern__taps_width(j->w, c->group));
+    c->most = tern__product_positions(j->panels, c->outputs);
+    c->weights = c->group * tern__taps_room(j->w, j->w->ins, tern__taps_count(j->space));
+    c->sum = (tern__conv_places){.width = tern__taps_width(j->w, c->group),
+                                 .in_pitch = axis[0].in * axis[1].in * axis[2].in * TERN__BLOCK,
+                                 .sum_pitch = axis[0].out * axis[1].out * axis[2].out * TERN__BLOCK};
 }
 
 /* Multiplies the panel's places by some taps of inputs `in` .. in + CHUNK - 1. */
-static void add_taps(const job *j, const class *c, int64_t in, int64_t tap, int64_t taps)
+static void add_taps(const job *j, class *c, int64_t in, int64_t tap, int64_t taps)
 {
-    const tern__taps_axis *axis = j->space->axis;
-    int64_t width = tern__taps_width(j->w, c->group), all = tern__taps_count(j->space);
-    int64_t in_pitch = axis[0].in * axis[1].in * axis[2].in * TERN__BLOCK;
+    tern__conv_places *p = &c->sum;
+    const float *later[TERN__CONV_PLACES], *const *from = c->in;
     bool first = in == 0 && tap == 0;
-    tern__conv_places p = {.weight =
-                               j->packed + c->group * tern__taps_room(j->w, j->w->ins, all) + in * width,
-                           .bias = first && j->bias ? j->bias + 32 * c->group : NULL,
-                           .blocks = TERN__MIN(CHUNK, j->w->ins - in) / TERN__BLOCK,
-                           .width = width,
-                           .in_pitch = in_pitch,
-                           .sum_pitch = axis[0].out * axis[1].out * axis[2].out * TERN__BLOCK,
-                           .taps = taps,
-                           .in_of = c->in_of + tap,
-                           .weight_of = c->weight_of + tap,
-                           .add = !first || j->call->add[0]};
-    const float *from[TERN__CONV_PLACES];
-    for (int i = 0; i < c->count; i++) from[i] = c->in[i] + in / TERN__BLOCK * in_pitch;
-    j->panels->sum_places(&p, c->out, panel_outputs(j, c), from, c->to, c->count);
+    p->weight = j->packed + c->weights + in * p->width;
+    p->bias = first && j->bias ? j->bias + 32 * c->group : NULL;
+    p->blocks = TERN__MIN(CHUNK, j->w->ins - in) / TERN__BLOCK;
+    p->taps = taps;
+    p->in_of = c->in_of + tap;
+    p->weight_of = c->weight_of + tap;
+    p->add = !first || j->call->add[0];
+    if (in) {
+        for (int i = 0; i < c->count; i++) later[i] = c->in[i] + in / TERN__BLOCK * p->in_pitch;
+        from = later;
+    }
+    j->panels->sum_places(p, c->out, c->outputs, from, c->to, c->count);
 }
 
 /* Outputs that see no tap get the bias. */
@@ -167,11 +174,10 @@ static void list_taps(const job *j, class *c)
 static void add_row(const job *j, class *c, const float *in, float *to)
 {
     const tern__taps_axis *x = &j->space->axis[TERN__TAPS_COLUMNS];
-    int64_t most = tern__product_positions(j->panels, panel_outputs(j, c));
     for (int64_t i = 0; i < c->span[TERN__TAPS_COLUMNS]->count; i++) {
         c->in[c->count] = in + i * x->in_stride * TERN__BLOCK;
         c->to[c->count++] = to + i * x->out_stride * TERN__BLOCK;
-        if (c->count == most) panel_flush(j, c);
+        if (c->count == c->most) panel_flush(j, c);
     }
 }
 
@@ -209,6 +215,7 @@ static void compute_unit(const job *j, int64_t number)
               .last_row = TERN__MIN(rows, (band + 1) * j->rows),
               .out = out};
     class c = {.group = out / 32, .out = out % 32};
+    class_prepare(j, &c);
     for (int z = 0; z < j->spans[0]; z++)
         for (int y = 0; y < j->spans[1]; y++)
             for (int x = 0; x < j->spans[2]; x++) {

@@ -3,7 +3,8 @@
  *
  * A part of the gradient is some taps of a group of 32 outputs by some inputs. It fits into the
  * second-level cache and is summed there over all images before it is stored. An image is processed in
- * bands of rows, whose dy stays in the first-level cache for all taps. Threads share the parts, and a
+ * bands of rows, whose dy stays in the first-level cache for all taps; of small images some are processed
+ * at once, so that sums stay in registers for as many positions. Threads share the parts, and a
  * part's taps if there are fewer parts than threads. Every element is summed in the same order in any
  * case, so no bit depends on the number of threads. */
 #include "kernels/cpu/conv/taps/conv.h"
@@ -13,6 +14,7 @@
 #define CHUNK     128       /* most inputs of a part */
 #define FLOATS    (1 << 16) /* floats of its sums, unless TERN__BLOCK inputs have more */
 #define POSITIONS 128       /* positions of a band, unless a single row has more */
+#define SOME      64        /* positions of images that are processed at once: more share sets of the cache */
 
 /* Scratch buffer. */
 enum { SUMS = TERN__SCRATCH_OPERAND };
@@ -25,10 +27,11 @@ typedef struct job {
     tern__taps_weight w;
     int64_t groups, chunk, chunks; /* groups of outputs; inputs of a part; chunks in all */
     int64_t taps, cuts;            /* taps of a part; cuts of all taps */
-    int64_t band;                  /* rows of a band */
+    int64_t band, images;          /* rows of a band; images that are processed at once */
     int64_t room;                  /* floats of a part's sums                     */
 } job;
 
+/* Adds a band of images from `image` on. */
 static void add_band(const job *j, float *sums, const tern__taps_part *part, int64_t image,
                      const tern__taps_band *band)
 {
@@ -38,12 +41,15 @@ static void add_band(const job *j, float *sums, const tern__taps_part *part, int
         tern__conv_product p = tern__taps_product(&j->space, part->tap + tap, band, x, dy);
         p.blocks = part->ins / TERN__BLOCK;
         p.width = tern__taps_width(&j->w, part->group);
+        p.images = TERN__MIN(j->images, j->x->shape[0] - image);
+        p.in_image = tern__taps_block(j->x, 1, 0) - tern__taps_block(j->x, 0, 0);
+        p.sum_image = tern__taps_block(j->dy, 1, 0) - tern__taps_block(j->dy, 0, 0);
         if (p.rows)
             tern__conv_multiply_back(&p, sums + tap * tern__taps_pitch(&j->w, part->group, part->ins));
     }
 }
 
-static void add_image(const job *j, float *sums, const tern__taps_part *part, int64_t image)
+static void add_images(const job *j, float *sums, const tern__taps_part *part, int64_t image)
 {
     int64_t rows = j->space.axis[TERN__TAPS_ROWS].out;
     for (int64_t sheet = 0; sheet < j->space.axis[TERN__TAPS_SHEETS].out; sheet++)
@@ -67,7 +73,7 @@ static void taps_grad_compute(const job *j, float *sums, int64_t number)
 {
     tern__taps_part part = taps_grad_part_of(j, number);
     memset(sums, 0, (size_t)j->room * sizeof(*sums));
-    for (int64_t image = 0; image < j->x->shape[0]; image++) add_image(j, sums, &part, image);
+    for (int64_t image = 0; image < j->x->shape[0]; image += j->images) add_images(j, sums, &part, image);
     tern__taps_unpack(sums, &j->w, &part, j->call->add[0]);
 }
 
@@ -81,6 +87,8 @@ static void taps_grad_cut(job *j)
     j->taps = (taps + cuts - 1) / cuts;
     j->cuts = (taps + j->taps - 1) / j->taps;
     j->band = TERN__MAX(1, POSITIONS / j->space.axis[TERN__TAPS_COLUMNS].out);
+    j->images = TERN__MAX(
+        1, SOME / (j->space.axis[TERN__TAPS_ROWS].out * j->space.axis[TERN__TAPS_COLUMNS].out));
     j->room = tern__taps_room(&j->w, j->chunk, j->taps);
 }
 

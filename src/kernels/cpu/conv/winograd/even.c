@@ -45,13 +45,26 @@ static int64_t outputs_of(const tern__winograd_axis *a, int64_t tile)
     return TERN__MIN(OUT, all - at * OUT);
 }
 
+/* The sum of each channel over a tile's positions. */
+static void sum_positions(float channel[BLOCK], const float *sums)
+{
+    quad sum[BLOCK / 4] = {{0}};
+    for (int i = 0; i < IN * IN; i++)
+        for (int q = 0; q < BLOCK / 4; q++) {
+            quad some;
+            memcpy(&some, sums + i * BLOCK + 4 * q, sizeof(some));
+            sum[q] += some;
+        }
+    memcpy(channel, sum, sizeof(sum));
+}
+
 /* Whether a tile is, by its inputs. Windows beyond the outputs do not count. */
 static bool is_even(const tern__winograd_grid *g, const tern__view *in, const tern__winograd_part *part,
                     int64_t t)
 {
     int64_t across = g->axis[1].tiles, tile = (part->first + t) % (g->axis[0].tiles * across);
     int64_t rows = outputs_of(&g->axis[0], tile / across), columns = outputs_of(&g->axis[1], tile % across);
-    float sums[(IN * IN + 1) * BLOCK] = {0}, all = 0, least = 0, most = 0;
+    float sums[(IN * IN + 1) * BLOCK] = {0}, channel[BLOCK], all = 0, least = 0, most = 0;
     float rest = INFINITY;
     quad size[IN][IN];
     for (int64_t s = 0; s < g->depth.taps; s++) {
@@ -64,11 +77,10 @@ static bool is_even(const tern__winograd_grid *g, const tern__view *in, const te
         size[i / IN][i % IN] = quad_of(sums + i * BLOCK);
         all += winograd_total_of(size[i / IN][i % IN]);
     }
+    sum_positions(channel, sums);
     for (int c = 0; c < BLOCK; c++) {
-        float channel = 0;
-        for (int i = 0; i < IN * IN; i++) channel += sums[i * BLOCK + c];
         most = TERN__MAX(most, sums[IN * IN * BLOCK + c]);
-        rest = TERN__MIN(rest, all - channel);
+        rest = TERN__MIN(rest, all - channel[c]);
     }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++) {

@@ -140,16 +140,20 @@ TERN__INLINE void middle_of(int64_t middle[2], const tern__winograd_axis *a, int
     middle[1] = first + 3 * a->step < a->out ? 3 : middle[0];
 }
 
-/* Lane l has input l % 4 of the four in the middle of the tile, of the channels of the first lanes. */
+/* Lane l has squares of input l % 4 of the four in the middle of the tile, summed over the channels of a
+ * quarter of the lanes. */
 TERN__INLINE tern__lanes centre_of(const lines *from, const int64_t row[2], const int64_t column[2], int v,
                                    tern_dtype dtype)
 {
-    tern__lanes line[4], pair[2];
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) line[i] =
-        tern__lanes_get(from->data, dtype,
-                        from->first + v + row[i / 2] * from->row_pitch + column[i % 2] * from->pitch, LANES);
-    for (int i = 0; i < 2; i++) pair[i] = __builtin_shufflevector(line[i], line[i + 2], TERN__ZIP_FIRST);
-    return __builtin_shufflevector(pair[0], pair[1], TERN__ZIP_FIRST);
+    tern__lanes square[4], pair[2];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        int64_t at = from->first + row[i / 2] * from->row_pitch + column[i % 2] * from->pitch;
+        tern__lanes line = tern__lanes_get(from->data, dtype, at + v, LANES);
+        square[i] = line * line;
+    }
+    for (int i = 0; i < 2; i++) pair[i] = tern__lanes_add_pairs(square[i], square[i + 2]);
+    return tern__lanes_add_pairs(pair[0], pair[1]);
 }
 
 /* Each input has a part in one of the four corners of the transformed tile. */
@@ -169,7 +173,7 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
             float *tile = to.data + t * BLOCK + v;
             tern__lanes centre = centre_of(&from, row, column, v, dtype);
             input_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
-            tern__lanes_store(tile + TERN__WINOGRAD_CENTRE * to.pitch, centre * centre, LANES);
+            tern__lanes_store(tile + TERN__WINOGRAD_CENTRE * to.pitch, centre, LANES);
             put_energy(tile, to.pitch, corners, 4);
         }
     }
@@ -277,7 +281,7 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
 
 /* ---- uneven tiles (even.h) ---- */
 
-#define CENTRES 3e-5f /* of a quarter of the channels' energy each input in the middle has at least */
+#define CENTRES 1e-4f /* of the tile's energy each input in the middle has at least */
 #define ALONE   0.75f /* and a quarter of the channels has at most */
 #define FAINT   0x1p-96f
 #define BRIGHT  0x1p96f /* energies between these are far from f32's limits */

@@ -75,6 +75,7 @@ static void winograd_grad_multiply(const job *j, int64_t part, float *sums, cons
     int64_t seen = channel * j->x_room + tern__winograd_seen(&j->grid, tap) * s->tiles * TERN__BLOCK;
     int64_t pitch = tern__winograd_pitch(&j->w, group, ins);
     tern__conv_product p = {.blocks = ins / TERN__BLOCK,
+                            .images = 1,
                             .rows = 1,
                             .columns = s->sheets * s->tiles,
                             .width = tern__winograd_width(&j->w, group),
