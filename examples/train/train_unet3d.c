@@ -26,7 +26,7 @@ enum { SHOWN = 4, MOST_CLASSES = 9 };
 typedef struct plan {
     const char *data;
     int64_t patch[3], patches, batch, epochs, width, volumes, update_bn;
-    flag_list milestones; /* none: a cosine */
+    flag_list milestones;
     double lr, foreground, flip[3];
 } plan;
 
@@ -57,9 +57,10 @@ static const plan plans[] = {{.data = "grains",
                               .patch = {48, 64, 64},
                               .patches = 128,
                               .batch = 1,
-                              .epochs = 12,
+                              .epochs = 30,
                               .width = 16,
                               .update_bn = 16,
+                              .milestones = {{18, 26}, 2},
                               .lr = 3e-3,
                               .foreground = .7,
                               .flip = {0, 0, .5}}};
@@ -151,7 +152,6 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
     f->epochs = p->epochs;
     f->lr = p->lr;
     f->milestones = p->milestones;
-    f->schedule = p->milestones.count ? FLAGS_MILESTONES : FLAGS_COSINE;
     f->gamma = 0.2;
     f->sync_bn = true;
     f->update_bn = p->update_bn;
