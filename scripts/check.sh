@@ -95,6 +95,12 @@ for place in $(find src cli examples tests bench include fuzz '(' -name '*.[ch]'
     complain "$place: a comment of more than 110 columns"
 done
 
+# Prose in pages has lines of at most 120 columns; tables, code and pictures have theirs.
+for place in $(awk 'FNR == 1 { fence = 0 } /^```/ { fence = !fence } !fence && !/^(\||    |!\[)/ && length($0) > 120 { print FILENAME ":" FNR }' \
+    docs/*.md README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md); do
+    complain "$place: a line of more than 120 columns"
+done
+
 # The format must be that of .clang-format. Only version 14 of the tool is used, since other versions format differently.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
     unformatted=$(find src cli examples tests bench include '(' -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' ')' -print0 |

@@ -36,7 +36,7 @@ for name; do
         ;;
     train_segmentation)
         (cd "$work" && "$build/examples/blue_marble" blue_marble)
-        picture train_segmentation train_segmentation --epochs 12
+        picture train_segmentation train_segmentation
         ;;
     unet3d_*) picture "$name" train_unet3d --data "${name#unet3d_}" ;;
     sync_batch_norm)

@@ -25,7 +25,7 @@ enum { SHOWN = 4, MOST_CLASSES = 9 };
 /* The defaults for a dataset; flags override them. */
 typedef struct plan {
     const char *data;
-    int64_t patch[3], patches, batch, epochs, width, volumes;
+    int64_t patch[3], patches, batch, epochs, width, volumes, update_bn;
     flag_list milestones;
     double lr, foreground, flip[3];
 } plan;
@@ -38,6 +38,7 @@ static const plan plans[] = {{.data = "grains",
                               .epochs = 8,
                               .width = 16,
                               .volumes = 2,
+                              .update_bn = 16,
                               .milestones = {{5, 7}, 2},
                               .lr = 1e-3,
                               .flip = {.5, .5, .5}},
@@ -47,6 +48,7 @@ static const plan plans[] = {{.data = "grains",
                               .batch = 2,
                               .epochs = 6,
                               .width = 16,
+                              .update_bn = 16,
                               .milestones = {{4, 5}, 2},
                               .lr = 1e-3,
                               .foreground = .3,
@@ -57,6 +59,7 @@ static const plan plans[] = {{.data = "grains",
                               .batch = 1,
                               .epochs = 30,
                               .width = 16,
+                              .update_bn = 16,
                               .milestones = {{18, 26}, 2},
                               .lr = 3e-3,
                               .foreground = .7,
@@ -67,6 +70,7 @@ static const plan any_folder = {.data = "",
                                 .batch = 2,
                                 .epochs = 20,
                                 .width = 16,
+                                .update_bn = 16,
                                 .milestones = {{10, 15}, 2},
                                 .lr = 1e-3,
                                 .foreground = .5,
@@ -150,6 +154,7 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
     f->milestones = p->milestones;
     f->gamma = 0.2;
     f->sync_bn = true;
+    f->update_bn = p->update_bn;
     flags_read(f, own, argc, argv);
     if (u->patch) read_size(f, "patch", u->patch, p->patch);
     read_size(f, "stack", u->stack, u->size);

@@ -186,6 +186,26 @@ class Names(unittest.TestCase):
                 with self.subTest(name=name):
                     self.assertTrue(fnmatch.filter(self.known, name), "in no header")
 
+    def test_names_and_files_of_all_pages_exist(self):
+        """Also those of the library's inside, and variables. NAME and VERB stand for any."""
+        paths = sorted(os.path.join(folder, name) for top in ("include", "src", "cli", "examples", "python", "tests", "bench", "scripts", "cmake",
+                                                              "fuzz", "docs", "debian")
+                       for folder, _, names in os.walk(os.path.join(document.SOURCE, top)) for name in names)
+        texts = [path for path in paths if re.search(r"\.([ch]|cc|cu|def|py|sh|cmake|txt|map)$", path)] + [document.SOURCE + "/CMakeLists.txt"]
+        names = set()
+        for path in texts:
+            with open(path, errors="replace") as file:
+                names.update(re.findall(r"\b(?:tern|TERN)_\w+", file.read()))
+        for page in document.pages() + ["CONTRIBUTING.md", "SECURITY.md"]:
+            text = document.read(page)
+            for name in sorted(set(re.findall(r"\b(?:tern|TERN)_\w+\*?", text))):
+                with self.subTest(page=page, name=name):
+                    self.assertTrue("NAME" in name or name in names or name.endswith("*") and fnmatch.filter(names, name), "in no source")
+            for word in sorted(set(document.code(text))):
+                if re.fullmatch(r"\w[\w./]*/\w+\.(?:c|h|cc|cu|def|py|sh)", word) and not re.search("NAME|VERB", word):
+                    with self.subTest(page=page, file=word):
+                        self.assertTrue(any(path.endswith("/" + word) for path in paths), "there is no such file")
+
     def test_every_function_is_in_the_table(self):
         missing = {name for name in self.functions if not self.listed(name)}
         excused = {name for name in missing if any(fnmatch.fnmatch(name, pattern) for pattern in NO_COUNTERPART)}

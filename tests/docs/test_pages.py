@@ -7,6 +7,9 @@ import sys
 import tempfile
 import unittest
 
+import numpy as np
+from PIL import Image
+
 import document
 import skips
 from install import headers
@@ -52,6 +55,34 @@ class Pages(unittest.TestCase):
         clean = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
         if subprocess.run([sys.executable, "-c", "import torch.nn"], env=clean, capture_output=True, timeout=120).returncode == 0:
             headers.call(sys.executable, "-c", "import torch\n" + commands(TUTORIAL, "net.load_state_dict"), cwd=folder, env=clean)
+
+    def test_a_tutorial_of_pictures(self):
+        """The page's data.c and layers, on shapes: 60 + 30 pictures."""
+        self.run_shell("tern new shapes")
+        folder = os.path.join(self.home, "shapes")
+        reader, layers = (next(text for _, text in document.blocks(TUTORIAL) if mark in text) for mark in ("tern_image_folder_open", "tern_conv2d_new"))
+        with open(os.path.join(folder, "data.c"), "w") as file:
+            file.write(reader)
+        with open(os.path.join(folder, "main.c")) as file:
+            text = file.read()
+        text, count = re.subn(r"( +tern_sequential_add\(.*\n)+", lambda _: layers, text)
+        self.assertEqual((count, text.count('"data.csv"')), (1, 1))
+        with open(os.path.join(folder, "main.c"), "w") as file:
+            file.write(text.replace('"data.csv"', '"pictures"'))
+        random = np.random.default_rng(0)
+        for i in range(90):
+            picture = random.integers(0, 60, (36, 40, 3), np.uint8)
+            for place in random.integers(0, 28, 6):
+                picture[place:place + 4] |= np.uint8(128 * (i % 3 == 0))
+                picture[:, place:place + 4] |= np.uint8(128 * (i % 3 == 1))
+            parent = os.path.join(folder, "pictures", "test" if i >= 60 else "train", ("rows", "columns", "nothing")[i % 3])
+            os.makedirs(parent, exist_ok=True)
+            Image.fromarray(picture).save(os.path.join(parent, f"{i}.png"))
+        self.run_shell("cmake -B build -DCMAKE_PREFIX_PATH=$HOME/.local -DCMAKE_C_FLAGS=\"$CFLAGS -Wall -Wextra -Werror\" && cmake --build build", folder)
+        lines = self.run_shell("tern run -n 2 build/shapes 10", folder).splitlines()
+        self.assertEqual(lines[0], "60 + 30 pictures of 3 classes")
+        self.assertGreater(max(float(line.split()[-2]) for line in lines if line.startswith("epoch")), 90)
+        self.assertIn("classes: ['columns', 'nothing', 'rows']", self.run_shell("tern inspect run/best.pth", folder))
 
     def test_a_list_of_hosts(self):
         """ssh is a script here, which makes each name a host of its own."""

@@ -44,6 +44,7 @@ class Grains(Folder):
         self.assertAlmostEqual(float(iou), wanted[1], 3)
         state = torch.load(self.path("run", "last.pth"))
         self.assertEqual(state["encoder.0.0.weight"].shape, (2, 1, 3, 3, 3))
+        self.assertEqual(int(state["encoder.0.1.num_batches_tracked"]), 2)  # those before the last evaluation (--update-bn)
         self.assertTrue(os.path.exists(self.path("run", f"{NAME}.png")))
 
     def test_the_most_steps_end_with_the_whole_volume(self):

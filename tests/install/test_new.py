@@ -69,6 +69,36 @@ class New(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr),
                                  (1, f'tern: data_open: data.csv:151: expected 4 finite numbers and a class, got "{line}"\n'))
 
+    def test_files_that_do_not_fit(self):
+        """Other separators, and a column that names no classes."""
+        path = os.path.join(self.folder, "data.csv")
+        with open(path) as file:
+            kept = file.read()
+        self.addCleanup(lambda: open(path, "w").write(kept))
+        commas = "expected numbers and a class with commas between them, got "
+        few = "expected 10 rows or more of 2 classes or more, got "
+        for text, error in (("length;width;species\n1;2;a\n", f':1: {commas}"length;width;species"'), ("1\t2\ta\n" * 20, f':1: {commas}"1\\t2\\ta"'),
+                            ("1,2,a\n" * 20, f": {few}20 of 1"), ("1,2,a\n1,2,b\n", f": {few}2 of 2"), ("a,b,c\n", f": {few}0 of 0"), ("", f": {few}0 of 0")):
+            with self.subTest(text=text), open(path, "w") as file:
+                file.write(text)
+                file.flush()
+                done = subprocess.run(["build/my-irises"], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=60)
+                self.assertEqual((done.returncode, done.stderr), (1, f"tern: data_open: data.csv{error}\n"))
+
+    def test_an_old_run(self):
+        """One that has its epochs says how to go on; one of other data, what to remove."""
+        self.train("3")
+        self.assertIn("nothing is left to do; to go on: build/my-irises 6\n", self.train("3")[1])
+        path = os.path.join(self.folder, "data.csv")
+        with open(path) as file:
+            kept = file.read()
+        self.addCleanup(lambda: open(path, "w").write(kept))
+        with open(path, "w") as file:
+            file.write(kept.replace("virginica", "setosa"))
+        done = subprocess.run(["build/my-irises", "6"], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("after a change of the net or of the data, remove the folder run/\n", done.stderr)
+
     def test_lines_that_mean_nothing(self):
         """A first line of names, empty lines, blanks at the end; the order of the classes is not that of the rows."""
         losses, said = self.train("3")

@@ -65,15 +65,22 @@ static int64_t lines_read(data *d, const char *path, tern_error *err)
         if (!d->features) {
             for (const char *c = line; *c; c++) d->features += *c == ',';
             strtof(line, &end);
-            if (d->features && end == line) continue; /* names */
+            if (!d->features) {
+                tern_error_set(err, "data_open", TERN_E_RANGE,
+                               "%s:%d: expected numbers and a class with commas between them, got \"%s\"",
+                               path, number, line);
+                break;
+            }
+            if (end == line) continue; /* names */
         }
         if (!line_read(d, line, rows, path, number, err)) rows++;
     }
     free(line);
     fclose(file);
-    if (!err->code && rows < 10)
-        tern_error_set(err, "data_open", TERN_E_RANGE, "%s: expected 10 rows or more, got %lld", path,
-                       (long long)rows);
+    if (!err->code && (rows < 10 || d->classes < 2))
+        tern_error_set(err, "data_open", TERN_E_RANGE,
+                       "%s: expected 10 rows or more of 2 classes or more, got %lld of %d", path,
+                       (long long)rows, d->classes);
     return rows;
 }
 
@@ -160,6 +167,31 @@ int data_open(data *d, const char *path, tern_error *err)
     d->train = dataset_of(d, 0, train, err);
     d->test = dataset_of(d, train, rows - train, err);
     return err->code;
+}
+
+static tern_object *numbers_object(const double *numbers, int64_t count, tern_error *err)
+{
+    tern_object *list = tern_object_list(err);
+    for (int64_t i = 0; i < count; i++) tern_object_append(list, tern_object_float(numbers[i], err), err);
+    return list;
+}
+
+void data_describe(const data *d, tern_object *best, tern_error *err)
+{
+    tern_object *classes = tern_object_list(err);
+    for (int k = 0; k < d->classes; k++)
+        tern_object_append(classes, tern_object_string(d->names[k], err), err);
+    tern_object_set(best, "classes", classes, err);
+    tern_object_set(best, "mean", numbers_object(d->mean, d->features, err), err);
+    tern_object_set(best, "deviation", numbers_object(d->deviation, d->features, err), err);
+}
+
+void data_print(const data *d)
+{
+    printf("%lld + %lld rows of %lld numbers, classes:", (long long)d->train->length,
+           (long long)d->test->length, (long long)d->features);
+    for (int k = 0; k < d->classes; k++) printf("%s %s", k ? "," : "", d->names[k]);
+    putchar('\n');
 }
 
 void data_close(data *d)

@@ -22,4 +22,9 @@ typedef struct data {
 int data_open(data *d, const char *path, tern_error *err);
 void data_close(data *d);
 
+void data_print(const data *d);
+/* Adds to `best`, beside the weights, what is needed to classify a new row: {"classes": names, "mean": ..,
+ * "deviation": ..}. */
+void data_describe(const data *d, tern_object *best, tern_error *err);
+
 #endif

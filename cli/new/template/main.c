@@ -67,7 +67,11 @@ static void snapshot_open(training *t, tern_error *err)
     tern_snapshot_add_loader(t->snapshot, "loader", t->train, err);
     tern_snapshot_add_int(t->snapshot, "epoch", &t->epoch, err);
     tern_snapshot_add_int(t->snapshot, "most_right", &t->most_right, err);
-    if (tern_snapshot_load(t->snapshot, NULL, err) != 1) return;
+    if (err->code) return;
+    int found = tern_snapshot_load(t->snapshot, NULL, err);
+    if (found < 0 && tern_group_rank(t->world) == 0)
+        fprintf(stderr, "after a change of the net or of the data, remove the folder %s/\n", RUN);
+    if (found != 1) return;
     t->step = tern_snapshot_step(t->snapshot);
     if (tern_group_rank(t->world) == 0) printf("goes on after epoch %lld\n", (long long)t->epoch);
 }
@@ -147,24 +151,12 @@ static bool epoch_train(training *t, tern_error *err)
     return false;
 }
 
-static tern_object *numbers_object(const double *numbers, int64_t count, tern_error *err)
-{
-    tern_object *list = tern_object_list(err);
-    for (int64_t i = 0; i < count; i++) tern_object_append(list, tern_object_float(numbers[i], err), err);
-    return list;
-}
-
-/* What is needed to classify a new row: {"model": weights, "classes": names, "mean": .., "deviation": ..}. */
+/* What is needed to classify a new sample: {"model": weights} and what data_describe adds. */
 static tern_object *best_object(const training *t, tern_error *err)
 {
-    const data *d = &t->data;
-    tern_object *best = tern_object_dict(err), *classes = tern_object_list(err);
-    for (int k = 0; k < d->classes; k++)
-        tern_object_append(classes, tern_object_string(d->names[k], err), err);
+    tern_object *best = tern_object_dict(err);
     tern_object_set(best, "model", tern_module_state_dict(t->net, err), err);
-    tern_object_set(best, "classes", classes, err);
-    tern_object_set(best, "mean", numbers_object(d->mean, d->features, err), err);
-    tern_object_set(best, "deviation", numbers_object(d->deviation, d->features, err), err);
+    data_describe(&t->data, best, err);
     return best;
 }
 
@@ -187,14 +179,6 @@ static void epoch_report(training *t, tern_error *err)
     tern_object_free(best);
 }
 
-static void data_print(const data *d)
-{
-    printf("%lld + %lld rows of %lld numbers, classes:", (long long)d->train->length,
-           (long long)d->test->length, (long long)d->features);
-    for (int k = 0; k < d->classes; k++) printf("%s %s", k ? "," : "", d->names[k]);
-    putchar('\n');
-}
-
 int main(int argc, char **argv)
 {
     char *end = "";
@@ -209,6 +193,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     training_open(&t, &err);
     if (!err.code && tern_group_rank(t.world) == 0) data_print(&t.data);
+    if (!err.code && t.epoch >= epochs && tern_group_rank(t.world) == 0)
+        printf("nothing is left to do; to go on: %s %lld\n", argv[0], (long long)t.epoch * 2);
     while (!err.code && t.epoch < epochs && !asked) {
         asked = epoch_train(&t, &err);
         if (!asked) {
