@@ -2,9 +2,9 @@
  * its gradients.
  *
  * The algorithms take turns, because the machine's speed varies over time, and on one thread its processor
- * time counts, so that other programs matter less. The error is measured on a smaller
- * batch of normally distributed numbers: the difference from the reference kernel in f64, relative to the
- * root mean square of the results. */
+ * time counts, so that other programs matter less. The error is measured on a smaller batch of normally
+ * distributed numbers: the difference from the reference kernel in f64, relative to the root mean square of
+ * the results. */
 #include "parts.h"
 
 #include "kernels/cost.h"

@@ -302,8 +302,9 @@ def mlp():
 
 def fashion():
     """The ResNet of examples/02_fashion.c."""
+    stem = [conv(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(True)]
     stages = [basic(inputs, channels, stride, 1) for inputs, channels, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))]
-    return nn.Sequential(conv(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(True), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
 def resnet18():

@@ -60,12 +60,14 @@ static bool is_winograds(const tern__conv *c)
 /* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its
  * strided convolutions reach half of the speed here, and its gradients of weights on volumes of few channels
  * a fifth to a half: sums stay in registers, as fast as with sixteen floats. Of 1x1 it reaches four fifths.
- * With few positions most of the time goes into storing the sums, or into packing the weights. */
+ * With few positions most of the time goes into storing the sums, or into packing the weights; oneDNN's loops
+ * of 1x1 lose less by it. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
     bool result = c->op[TERN__CONV_W].result, slow = result ? !is_point(c) : is_strided(c) || is_point(c);
-    return slow && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
+    int64_t least = is_point(c) ? 1024 : 512;
+    return slow && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= least;
 }
 
 static bool taps_pays(const tern__conv *c)

@@ -87,8 +87,8 @@ static void taps_grad_cut(job *j)
     j->taps = (taps + cuts - 1) / cuts;
     j->cuts = (taps + j->taps - 1) / j->taps;
     j->band = TERN__MAX(1, POSITIONS / j->space.axis[TERN__TAPS_COLUMNS].out);
-    j->images = TERN__MAX(
-        1, SOME / (j->space.axis[TERN__TAPS_ROWS].out * j->space.axis[TERN__TAPS_COLUMNS].out));
+    j->images =
+        TERN__MAX(1, SOME / (j->space.axis[TERN__TAPS_ROWS].out * j->space.axis[TERN__TAPS_COLUMNS].out));
     j->room = tern__taps_room(&j->w, j->chunk, j->taps);
 }
 

@@ -8,8 +8,8 @@
  * it is enough that every window of a tile has 1/32 of the tile's sum of |d|, without its largest value, and
  * that no channel has nearly all of it. Computing that takes as long as a transform. So tiles are first
  * judged by two lines of sums of squares (transform.h), and only doubtful ones are looked at: every window
- * contains one of the four inputs in the middle of the tile, so if a few channels of these have a share of
- * the tile's energy, all windows do.
+ * contains one of the four inputs in the middle of the tile, so if these have a share of the tile's energy,
+ * all windows do. All channels count: after a ReLU a few of them are often all zeros at a place.
  *
  * Weights must have 1/256 of their squares in every tap, since at the border an output may see one tap only.
  * A gradient of weights sums a channel's values over all tiles, so one value's rounding is small beside the
