@@ -3,7 +3,8 @@
 # two, and so do ranks that mostly start their interpreters. Ranks that compute take three. Tests that expect a choice that was made by
 # measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that compute, a rank would more often
 # come later than a test of time-outs expects. Threads of OpenMP do not spin: beside other tests a thread without a core keeps the others
-# of its process spinning, ten times as long as they compute.
+# of its process spinning, ten times as long as they compute. OpenBLAS has one thread: its threads wait for each other by giving up the core,
+# and beside other tests get it back so late that a second becomes a minute.
 set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|examples|parallel)/|^cli/bench")
 set(one_computes "^bench/(gpu|images)$")
@@ -30,7 +31,7 @@ function(set_processors)
       list(APPEND around OMP_WAIT_POLICY=passive)
     endif()
     if("single" IN_LIST labels)
-      list(APPEND around OMP_NUM_THREADS=2)
+      list(APPEND around OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=1)
     elseif(test MATCHES "${chooses}")
       set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
     elseif(test MATCHES "${ranks_compute}" AND NOT test MATCHES "${one_computes}")
