@@ -113,8 +113,8 @@ class Folders(Folder):
         for i in range(3):
             self.write("train", f"{i}.nii.gz", i)
         self.write("val", "0.nii", 9)
-        out = train(2, NAME, "--data", self.path("data"), "--classes", 3, "--patch", "8x8x8", "--width", 8, "--lr", 0.01, "--epochs", 3,
-                    "--milestones", 9, "--log-dir", self.path("run"))
+        out = train(2, NAME, "--data", self.path("data"), "--classes", 3, "--patch", "8x8x8", "--width", 8, "--lr", 0.01, "--epochs", 5,
+                    "--milestones", 3, "--log-dir", self.path("run"))
         self.assertGreater(float(re.findall(r" dice (\S+)", out)[-1]), 0.9)
         self.assertIn("dice/1", "".join(torch.load(self.path("run", "latest"))["history"]["numbers"]))
         found = nibabel.load(self.path("run", "prediction.nii.gz"))
