@@ -16,12 +16,12 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# picture NAME PROGRAM [FLAG ..]: trains on two ranks and takes the run's page, in 128 colours.
+# picture NAME PROGRAM [FLAG ..]: trains on two ranks and takes the run's page, in 256 colours that come near to all.
 picture() {
     name=$1 program=$2
     shift 2
     (cd "$work" && tern run -n 2 "$build/examples/$program" --log-dir "$name" "$@")
-    /usr/bin/python3 -c 'import sys; from PIL import Image; Image.open(sys.argv[1]).convert("RGB").quantize(128, dither=0).save(sys.argv[2], optimize=True)' \
+    /usr/bin/python3 -c 'import sys; from PIL import Image; Image.open(sys.argv[1]).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=0).save(sys.argv[2], optimize=True)' \
         "$work/$name/$program.png" "$top/docs/$name.png"
 }
 
