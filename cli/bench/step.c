@@ -401,8 +401,7 @@ static const tern__cli_option options[] = {
      .text = &chosen.model_name,
      .help = "mlp (the default) is 784-1024-1024-10; fashion is the demo's ResNet of 16, 32 and 64 "
              "channels, with 64 images of 28x28; resnet18 is the variant for 32x32 images (3x3 stem, no max "
-             "pool); "
-             "resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
+             "pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are "
              "torchvision's, with a batch of 4 images of 257x257; unet3d has 16 channels in its first level "
              "and learns the mask of one volume of 32x64x64 with binary cross entropy and Dice; vit is "
              "DeiT-Ti with "
