@@ -75,6 +75,7 @@ struct tern_group {
     int pid;                /* the process that opened it */
     const int *mark;        /* points to a 1, which is 0 in a forked child */
     int64_t stop_look_at;   /* when a wait looks for stopped ranks next; 0: no wait has taken long */
+    int64_t wait_ends_at;   /* when a wait that ended at its limit is over, unless it goes on; 0: none */
     int64_t stop_warn_at;   /* from when on it says which it has found */
     int64_t late_looked_at; /* when a wait that takes long last came by */
     int64_t absent_warn_at; /* when a wait of an opening says who has not come; INT64_MAX: it has */

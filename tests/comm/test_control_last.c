@@ -84,11 +84,12 @@ static int ask_while_it_waits(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     if (rank == 1) set_work(s.control, 3);
     if (rank == 1) tern__control_wait_set(s.control, "work 4, for rank 0", 0);
+    if (rank == 1) tern__control_wait_end(s.control, tern__deadline(100));
     RANK_CHECK(rank, all_are_here(b, 2));
     RANK_CHECK(rank, !expect(&s, rank, " waits in work 4, for rank 0"));
     atomic_fetch_add(&b->go, 1);
     RANK_CHECK(rank, await_count(&b->go, 2));
-    if (rank == 1) tern__control_wait_set(s.control, NULL, -1);
+    if (rank == 1) tern__control_wait_end(s.control, tern__now_ns());
     atomic_fetch_add(&b->events, 1);
     RANK_CHECK(rank, await_count(&b->events, 2));
     RANK_CHECK(rank, !expect(&s, rank, " does not wait, its last collective was work 3"));

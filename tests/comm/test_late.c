@@ -6,6 +6,7 @@
 #include "comm/move/backend.h"
 
 #include <tern/backend/transport.h>
+#include <tern/p2p.h>
 
 #include <sys/syscall.h>
 
@@ -125,6 +126,15 @@ static void keep_warning(tern_log_level level, const char *text, void *arg)
     if (n < RANKS_MAX) snprintf(b->reports[n].text, sizeof(b->reports[n].text), "%s", text);
 }
 
+enum { BARRIER, MESSAGE, MESSAGE_IN_PARTS, WAITS };
+
+static void receive_in_parts(tern_group *group, float *x, int from, tern_error *err)
+{
+    tern_work *work = tern_irecv(group, x, 1, TERN_F32, from, 7, err);
+    while (work && tern_work_wait_for(work, 0.1, err) == TERN_PENDING) {}
+    if (work) tern_work_wait(work, err);
+}
+
 /* The victim stops and is continued after a while: the calls succeed. */
 static int stop_for_a_while(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -139,12 +149,14 @@ static int stop_for_a_while(int rank, const tern__bootstrap *boot, void *arg)
     group->opts.timeout_s = 2; /* the warning comes after half of it */
     if (rank == b->victim) raise(SIGSTOP);
     group->opts.timeout_s = 2;
-    if (b->mode == 0)
+    if (b->mode == BARRIER)
         tern_barrier(group, &err);
     else if (rank == b->victim)
         tern_send(group, &x, 1, TERN_F32, (rank + 1) % 3, 7, &err);
-    else if (rank == (b->victim + 1) % 3)
+    else if (rank == (b->victim + 1) % 3 && b->mode == MESSAGE)
         tern_recv(group, &x, 1, TERN_F32, b->victim, 7, NULL, &err);
+    else if (rank == (b->victim + 1) % 3)
+        receive_in_parts(group, &x, b->victim, &err);
     RANK_CHECK_OK(rank, err);
     group->opts.timeout_s = 20;
     tern_barrier(group, &err);
@@ -184,7 +196,7 @@ static void a_stopped_rank_is_named_once_in_a_warning(void **state)
 #endif
     if (hosts > 1) need_part("gloo");
     assert_int_equal(choose_plugins(), 0);
-    for (int mode = 0; mode < 2; mode++)
+    for (int mode = 0; mode < WAITS; mode++)
         for (int victim = 0; victim < world; victim++) {
             board *b = board_new();
             int status, expected = expected_warnings(mode, victim, world);

@@ -257,6 +257,55 @@ static void a_work_may_have_a_time_out_of_its_own(void **state)
     }
 }
 
+/* ---- what a peer learns ---- */
+
+typedef struct pauses {
+    double wait_s;
+    unsigned pause_us; /* after each wait */
+    atomic_int ended;
+} pauses;
+
+/* Rank 0 waits for a message in parts, and rank 1 in a barrier, until its time-out. */
+static int time_out_beside_parts(int rank, const tern__bootstrap *boot, void *arg)
+{
+    pauses *p = arg;
+    tern_error err = {0};
+    float x;
+    tern_group *group = open_group(boot, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 0) {
+        tern_work *work = tern_irecv(group, &x, 1, TERN_F32, 1, 7, &err);
+        while (!err.code && tern_work_wait_for(work, p->wait_s, &err) == TERN_PENDING) {
+            atomic_fetch_add(&p->ended, 1);
+            usleep(p->pause_us);
+        }
+        tern_work_wait(work, NULL);
+    } else {
+        RANK_CHECK(rank, await_count(&p->ended, 1));
+        if (p->pause_us > 1000000) usleep(300000);
+        group->opts.timeout_s = 0.4;
+        tern_barrier(group, &err);
+    }
+    bool is_waiting = strstr(err.text, "which waits in recv of 1 f32") != NULL;
+    if (err.code != TERN_E_TIMEOUT || is_waiting != (p->pause_us < 1000000)) {
+        fprintf(stderr, "rank %d: %s\n", rank, err.text);
+        return 1;
+    }
+    tern_group_close(group);
+    return 0;
+}
+
+/* A rank that waits in parts waits between them, too, but not if it computes for long. */
+static void a_peer_learns_of_a_wait_in_parts(void **state)
+{
+    (void)state;
+    pauses *p = share_memory(sizeof(*p));
+    *p = (pauses){.wait_s = 0.06, .pause_us = 60000};
+    assert_ranks_ok(ranks_run(2, time_out_beside_parts, p));
+    *p = (pauses){.wait_s = 0.2, .pause_us = 2000000};
+    assert_ranks_ok(ranks_run(2, time_out_beside_parts, p));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +313,7 @@ int main(void)
         cmocka_unit_test(the_first_work_that_is_done_ends_a_wait_for_any),
         cmocka_unit_test(a_wait_that_may_end_is_no_part_of_a_deadlock),
         cmocka_unit_test(a_work_may_have_a_time_out_of_its_own),
+        cmocka_unit_test(a_peer_learns_of_a_wait_in_parts),
     };
     unsetenv("LOCAL_WORLD_SIZE");
     return cmocka_run_group_tests(tests, NULL, NULL);

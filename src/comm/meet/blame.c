@@ -117,21 +117,33 @@ static void look_for_late(const tern_group *group, const char *what, const bool 
 
 /* ---- telling the peers ---- */
 
+enum { pause_ns = 200 * 1000000 }; /* a limited wait is gone on with within this time */
+
 void tern__wait_say(const tern_group *group, const char *what, const bool *ranks, bool is_named)
 {
     char text[TERN__LAST_TEXT];
+    tern_group *root = group->root;
+    if (root->wait_ends_at && tern__now_ns() >= root->wait_ends_at) forget_stopped(root);
+    root->wait_ends_at = 0;
     snprintf(text, sizeof(text), "%s", what);
     int first = append_missing(group, ranks, is_named, text, sizeof(text));
     tern__control_wait_set(group->control, text, first);
-    if (group->root->shm) tern__deadlock_say(group->root->shm, what);
+    if (root->shm) tern__deadlock_say(root->shm, what);
     look_for_late(group, what, ranks);
 }
 
 void tern__wait_forget(const tern_group *group)
 {
-    tern__control_wait_set(group->control, NULL, -1);
+    tern__control_wait_end(group->control, 0);
     if (group->root->stop_look_at) forget_stopped(group->root);
-    if (group->root->shm) tern__deadlock_forget(group->root->shm);
+    if (group->root->shm) tern__deadlock_forget(group->root->shm, 0);
+}
+
+void tern__wait_pause(const tern_group *group)
+{
+    int64_t end = group->root->wait_ends_at = tern__now_ns() + pause_ns;
+    tern__control_wait_end(group->control, end);
+    if (group->root->shm) tern__deadlock_forget(group->root->shm, end);
 }
 
 /* ---- asking them ---- */

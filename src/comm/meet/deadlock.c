@@ -115,16 +115,18 @@ void tern__deadlock_say(const tern__shm *shm, const char *text)
     tern__waiter *own = waiter_of(shm, shm->rank);
     bool is_said = atomic_load(&own->said) % 2;
     read_text(own->text, before);
-    if (is_said && !strncmp(before, text, sizeof(before) - 1)) return;
-    if (is_said) atomic_fetch_add(&own->said, 1);
-    write_text(own->text, text);
-    atomic_fetch_add(&own->said, 1);
+    if (!is_said || strncmp(before, text, sizeof(before) - 1)) {
+        if (is_said) atomic_fetch_add(&own->said, 1);
+        write_text(own->text, text);
+        atomic_fetch_add(&own->said, 1);
+    }
+    atomic_store(&own->until, INT64_MAX);
 }
 
-void tern__deadlock_forget(const tern__shm *shm)
+void tern__deadlock_forget(const tern__shm *shm, int64_t end)
 {
     tern__waiter *own = waiter_of(shm, shm->rank);
-    if (atomic_load(&own->said) % 2) atomic_fetch_add(&own->said, 1);
+    if (atomic_load(&own->until) > end) atomic_store(&own->until, end);
 }
 
 void tern__deadlock_tell_sent(const tern__shm *shm)
@@ -140,7 +142,7 @@ bool tern__deadlock_text(const tern__shm *shm, const tern_group *group, int rank
     tern__waiter *waiter = waiter_of_rank(shm, group, rank);
     uint64_t said = atomic_load(&waiter->said);
     read_text(waiter->text, text);
-    return said % 2 && atomic_load(&waiter->said) == said;
+    return said % 2 && atomic_load(&waiter->said) == said && tern__now_ns() < atomic_load(&waiter->until);
 }
 
 /* True if only an act of a rank of this host can let this one go on. */

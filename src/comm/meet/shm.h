@@ -51,7 +51,8 @@ typedef struct tern__shm_state {
 typedef struct tern__waiter {
     _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps */
     _Atomic(uint64_t) acts; /* how often it has done something that others may wait for */
-    _Atomic(uint64_t) said; /* odd while `text` is valid, between sleeps, too */
+    _Atomic(uint64_t) said; /* even while `text` is being written, and before */
+    _Atomic(int64_t) until; /* `text` is what it waits in until then, between sleeps, too */
     _Atomic(uint64_t) text[TERN__WORK_TEXT / 8]; /* what it is waiting in */
     _Atomic(uint64_t) hint[TERN__WORK_TEXT / 8]; /* what another rank has done instead */
     _Atomic(uint64_t) words[]; /* [world] for each rank that it misses: 1 + that rank's acts then;
@@ -201,9 +202,10 @@ bool tern__deadlock_begin(tern__shm *shm, const tern__goal *goal);
  * directly or through others, wait for each other. */
 int tern__deadlock_check(const tern__shm *shm, tern_error *err);
 void tern__deadlock_end(const tern__shm *shm);
-/* Write to the shared memory what this rank is waiting in; withdraw it. */
+/* Writes to the shared memory what this rank is waiting in. */
 void tern__deadlock_say(const tern__shm *shm, const char *text);
-void tern__deadlock_forget(const tern__shm *shm);
+/* Withdraws it at time `end`. */
+void tern__deadlock_forget(const tern__shm *shm, int64_t end);
 /* Returns how often the rank at that slot has begun and ended so far. */
 uint64_t tern__deadlock_turn(const tern__shm *shm, int slot);
 /* _acts returns how often a rank of `group` had acted when it last published that; _miss notes that this

@@ -243,6 +243,8 @@ int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err)
     w.deadline = tern__deadline(group->opts.timeout_s - (double)(tern__now_ns() - w.began) * 1e-9);
     w.gone_deadline = INT64_MAX;
     for (; !status && !met && !(is_over = wait_is_over(&w)); w.turns++) status = wait_turn(&w, &met, err);
+    status = is_over ? TERN_PENDING : wait_result(&w, status);
+    if (status == TERN_PENDING && group->control) tern__wait_pause(group);
     if (!status && group->control) tern__wait_forget(group);
-    return is_over ? TERN_PENDING : wait_result(&w, status);
+    return status;
 }

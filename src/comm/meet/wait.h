@@ -52,6 +52,9 @@ void tern__wait_say(const tern_group *group, const char *what, const bool *ranks
 /* Withdraws that text after a wait that succeeded. A rank that gives up does not call this, so that peers
  * still learn what it was waiting in. */
 void tern__wait_forget(const tern_group *group);
+/* The same after a wait that its limit has ended. Its caller mostly waits on at once, so the text stays for a
+ * moment. */
+void tern__wait_pause(const tern_group *group);
 /* Appends what the `ranks` [world] are doing while this rank waits in `what` for them. The shared memory
  * knows it of the ranks of this host; ranks of other hosts are asked. */
 void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size);

@@ -82,9 +82,11 @@ typedef void tern__last_format(const uint64_t *words, char *text, size_t size);
 void tern__control_last_set(tern__control *control, tern__last_format *format, const uint64_t *words,
                             int count);
 /* Keeps what this rank is waiting in, "all_reduce of 8 f32, sum (work 2), for rank 3", and the first rank
- * that it waits for, or -1. A wait calls it once it has taken long, and with NULL when it has succeeded.
- * After a failure the text stays, so that peers still learn what this rank was waiting in. */
+ * that it waits for, or -1. A wait calls it once it has taken long. */
 void tern__control_wait_set(tern__control *control, const char *text, int awaited);
+/* From time `end` on this rank does not wait any more. After a failure nobody calls this, so that peers still
+ * learn what this rank was waiting in. */
+void tern__control_wait_end(tern__control *control, int64_t end);
 
 /* Asks what `peer` is doing, without waiting for the answer, which its control thread gives at once even
  * while the rank computes. */

@@ -2,7 +2,7 @@
  * answer even while the group's thread computes.
  *
  * What a rank is waiting in is a text. The group's thread writes it under the lock once a wait has taken
- * long, and removes it only when the wait has succeeded. If two ranks give up at the same moment, each still
+ * long, and withdraws it only when the wait has succeeded. If two ranks give up at the same moment, each still
  * learns that the other was waiting.
  *
  * The last collective is kept as numbers, which the control thread formats when it is asked; posting a work
@@ -37,12 +37,20 @@ void tern__control_last_set(tern__control *control, tern__last_format *format, c
 
 void tern__control_wait_set(tern__control *control, const char *text, int awaited)
 {
-    const tern__own_wait *own = &control->wait;
-    if (!text && !*own->text) return;
-    if (text && own->awaited == awaited && !strcmp(own->text, text)) return;
+    tern__own_wait *own = &control->wait;
+    if (own->until == INT64_MAX && own->awaited == awaited && !strcmp(own->text, text)) return;
     pthread_mutex_lock(&control->lock);
-    snprintf(control->wait.text, sizeof(control->wait.text), "%s", text ? text : "");
-    control->wait.awaited = awaited;
+    snprintf(own->text, sizeof(own->text), "%s", text);
+    own->awaited = awaited;
+    own->until = INT64_MAX;
+    pthread_mutex_unlock(&control->lock);
+}
+
+void tern__control_wait_end(tern__control *control, int64_t end)
+{
+    if (control->wait.until <= end) return;
+    pthread_mutex_lock(&control->lock);
+    control->wait.until = end;
     pthread_mutex_unlock(&control->lock);
 }
 
@@ -75,7 +83,7 @@ static int own_wait_text(tern__control *control, char *text, size_t size)
 {
     pthread_mutex_lock(&control->lock);
     snprintf(text, size, "%s", control->wait.text);
-    int code = *text ? 2 + control->wait.awaited : 0;
+    int code = tern__now_ns() < control->wait.until ? 2 + control->wait.awaited : 0;
     pthread_mutex_unlock(&control->lock);
     if (!code) last_text(control, text, size);
     return code;

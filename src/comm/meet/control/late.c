@@ -177,7 +177,7 @@ void tern__late_stage(tern__control *control, int awaited, bool accepts)
     late->stopped = (tern__warn_time){.at = tern__deadline(seconds)};
     late->absent = tern__warn_at(tern__deadline(late->timeout_s));
     tern__close(&late->mark);
-    tern__control_wait_set(control, NULL, -1);
+    tern__control_wait_end(control, 0);
 }
 
 void tern__late_end(tern__control *control)

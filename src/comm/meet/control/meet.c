@@ -285,7 +285,7 @@ static int control_meet(tern__control *control, const tern__bootstrap *boot, ter
         status = tern__control_connect(control, &control->peers[rank], deadline, err);
     }
     if (!status) status = tern__control_accept(control, store, deadline, err);
-    if (!status) tern__control_wait_set(control, NULL, -1);
+    if (!status) tern__control_wait_end(control, 0);
     return status;
 }
 
