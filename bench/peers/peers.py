@@ -1,4 +1,5 @@
 """The peers of run.sh: each runs a job and returns its measurements, or None if the job does not apply to it."""
+import functools
 import json
 import os
 import re
@@ -99,13 +100,25 @@ class Tern(Peer):
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
 
-def runs_bf16(python):
-    product = "import torch; print(torch.nn.Linear(784, 1024).bfloat16()(torch.randn(64, 784).bfloat16()).sum())"
-    return subprocess.run([python, "-c", product], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+FACTS = """import torch
+print(torch.__version__.split('+')[0], flush=True)
+torch.nn.Linear(784, 1024).bfloat16()(torch.randn(64, 784).bfloat16())
+"""
+
+
+@functools.cache
+def torch_facts(python):
+    """Returns the version of PyTorch, None without it, and whether it can multiply bf16. One process says both: the import takes seconds."""
+    done = subprocess.run([python, "-c", FACTS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return done.stdout.strip() or None, done.returncode == 0
+
+
+def torch_version(python):
+    return torch_facts(python)[0]
 
 
 def torch_environment(python):
-    return {} if runs_bf16(python) else WITHOUT_AMX
+    return {} if torch_facts(python)[1] else WITHOUT_AMX
 
 
 class Torch(Peer):
@@ -175,13 +188,6 @@ class Mpi(Peer):
             return None
         binding = self.binding(ranks <= len(os.sched_getaffinity(0)))
         return by_size(output([self.run, *binding, "-n", str(ranks), self.program, *map(str, SIZES)]))
-
-
-def torch_version(python):
-    """Returns the version of PyTorch, None without it."""
-    done = subprocess.run([python, "-c", "import torch; print(torch.__version__.split('+')[0])"], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def find_torches(python, folder):
