@@ -4,7 +4,7 @@
 
 Passes its open descriptors, working folder and environment, waits, and ends as the test does; the test is killed when this is. The
 first one starts the server. Variables that are read when a process starts (OMP_NUM_THREADS, LD_PRELOAD, PYTHONPATH ..) are those of
-the server, so each environment has a server of its own: only what tern reads and what tells ranks apart may differ. So has each Python
+the server, so each environment has a server of its own: only what tern reads, what tells ranks apart and the folder of torch.compile may differ. So has each Python
 (peers.py).
 """
 import contextlib
@@ -18,7 +18,7 @@ import struct
 import sys
 import zlib
 
-OWN = r"(TERN|TORCHELASTIC|MASTER)_|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE|NAME)$"
+OWN = r"(TERN|TORCHELASTIC|MASTER)_|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE|NAME)$|TORCHINDUCTOR_CACHE_DIR$"
 LENGTH = struct.Struct("=Q")  # of a request: the working folder, numbers of descriptors, the number of arguments, they, and the environment
 STATUS = struct.Struct("=i")  # as of os.waitstatus_to_exitcode
 is_fork = False  # set by forkserver.py

@@ -11,6 +11,7 @@ import time
 import unittest
 from unittest import mock
 
+import forked
 import skips
 
 PEERS = os.path.join(os.environ["TERN_SOURCE"], "bench", "peers")
@@ -128,14 +129,22 @@ class Peers(unittest.TestCase):
               "sums": [Row("sum", "us", ("all_reduce", 2, "window"), 65536), Row("plain sum", "us", ("all_reduce", 2, "plain"), 4)],
               "resnet18-bf16": run.step_rows("half", "resnet18", "bf16")}
 
+    COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no processes of its own, each of which would import PyTorch
+
     @staticmethod
     def light_step(torch, model, *more, step=peers.Torch.step):
         """PyTorch compiles the MLP only: with ResNet-18 each rank's compiler takes more than a minute."""
         return None if torch.way == "compile" and model != "mlp" else step(torch, model, *more)
 
+    @staticmethod
+    def start_forked(ranks, python, *argv, **environment):
+        """As peers.launched, but the ranks of a PyTorch are forks of one process, which has imported it."""
+        return peers.launched(ranks, python, *forked.interpreter()[1:], *argv, **environment)
+
     def test_a_round(self):
         with tempfile.NamedTemporaryFile("r") as file, mock.patch.multiple(peers, STEPS=self.STEPS, SIZES=self.SIZES), \
                 mock.patch.object(peers.Torch, "step", lambda *args: self.light_step(*args)), \
+                mock.patch.object(peers.Torch, "start", staticmethod(self.start_forked)), mock.patch.dict(os.environ, self.COMPILER), \
                 mock.patch.multiple(run, GROUPS=self.GROUPS), mock.patch.object(run, "other_work", wraps=run.other_work) as check, \
                 mock.patch.object(sys, "argv", ["run.sh", "--only", "mlp,start,resnet18,sums", "--profile", "--json", file.name, "1"]), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
@@ -294,6 +303,8 @@ class Peers(unittest.TestCase):
             self.assertAlmostEqual(said["loss_first"], want, places=3)
             self.assertTrue(0 < said["min_ms"] <= said["median_ms"] and said["pss_mb"] > 0)
 
+    WITHOUT_NEWEST = {**os.environ, "TERN_PEERS": "/nowhere", "TORCH_PYTHON": ""}  # whose import takes seconds, once for each rank
+
     def run_hosts(self, *args, env=None):
         """Runs hosts.sh. Returns its exit code and output; checks that its network is gone."""
         bench = subprocess.Popen([os.path.join(PEERS, "hosts.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -303,15 +314,15 @@ class Peers(unittest.TestCase):
         return bench.returncode, out, err
 
     def test_two_hosts(self):
-        """The real peers on little work."""
-        code, out, err = self.run_hosts("--model", "mlp", "--rates", "10gbit", "1")
+        """tern and Debian's PyTorch on little work."""
+        code, out, err = self.run_hosts("--model", "mlp", "--rates", "10gbit", "1", env=self.WITHOUT_NEWEST)
         self.assertEqual(code, 0, err)
         row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch \d[\w.]+( compile)? +[\d.]+ "
         self.assertRegex(out, row)
 
     def test_mistakes_about_hosts(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
-        for args, env, expected, text in ((["--rates", "fast", "1"], None, 1, r"nsenter --net=/run/netns/tern\d+a tc .* rate fast .*: exit code"),
+        for args, env, expected, text in ((["--rates", "fast", "1"], self.WITHOUT_NEWEST, 1, r"nsenter --net=/run/netns/tern\d+a tc .* rate fast .*: exit code"),
                                           (["0"], None, 2, "rounds: expected 1"), ([], nowhere, 1, "hosts.sh: /nowhere/tern does not exist")):
             with self.subTest(args=args):
                 code, _, err = self.run_hosts(*args, env=env)
