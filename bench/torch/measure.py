@@ -1,5 +1,6 @@
 """Implements run.sh: a world of ranks for each back end, which measure in turn, and the table."""
 import contextlib
+import functools
 import glob
 import json
 import os
@@ -50,6 +51,7 @@ print(json.dumps({"version": torch.__version__, "has_mpi": torch.distributed.is_
 """
 
 
+@functools.cache
 def torch_facts():
     done = subprocess.run([sys.executable, "-c", FACTS], stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -79,12 +81,14 @@ def extension(version):
 class World:
     """The ranks of one back end at one job. They stay, so that back ends can measure in turn without starting again."""
 
+    interpreter = [sys.executable]  # tests replace it
+
     def __init__(self, backend, ranks, words, folder, path, hosts):
         meet = tempfile.mktemp(dir=folder)
         self.errors = f"{meet}-errors"
         self.ranks = []
         for rank in range(ranks):
-            argv = [sys.executable, os.path.join(HERE, "rank.py"), "--backend", backend, "--meet", meet, *words]
+            argv = [*self.interpreter, os.path.join(HERE, "rank.py"), "--backend", backend, "--meet", meet, *words]
             environment = {**os.environ, "PYTHONPATH": path, "RANK": str(rank), "WORLD_SIZE": str(ranks)}
             if hosts:
                 argv = hosts.command(rank, *argv)

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 from unittest import mock
 
+import forked
 import skips
 
 sys.path[:0] = [os.path.join(os.environ["TERN_SOURCE"], "bench", folder) for folder in ("torch", "peers")]
@@ -28,8 +29,12 @@ class Together(unittest.TestCase):
         self.assertEqual(measure.with_own({"median_ms": 1}), {"median_ms": 1})
 
 
+IN_FORKS = mock.patch.object(measure.World, "interpreter", forked.interpreter())
+
+
+@IN_FORKS
 class Worlds(unittest.TestCase):
-    """Real ranks over gloo, which every PyTorch has."""
+    """Real ranks over gloo, which every PyTorch has: forks of one process that has imported it."""
 
     def measured(self, rows, *names):
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(measure.GROUPS, {"few": rows}), contextlib.redirect_stdout(io.StringIO()):
@@ -57,13 +62,14 @@ class Worlds(unittest.TestCase):
             measure.World("gloo", 2, ("ddp", "mpl"), folder, "", None)
 
     def test_cpu_time_is_that_of_live_ranks(self):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(measure.World, "interpreter", [sys.executable]):
             (peer,) = backends(folder, "gloo")
             self.addCleanup(peer.close)
             peer.world(2, "ddp", "mlp", "--steps", "1")
             self.assertGreater(peer.cpu_seconds(), 0.5)  # PyTorch's import alone
 
 
+@IN_FORKS
 class Command(unittest.TestCase):
     def run_main(self, *words):
         with mock.patch.object(sys, "argv", ["run.sh", *words]), contextlib.redirect_stdout(io.StringIO()) as out:
