@@ -1,7 +1,7 @@
 """Builds torch_tern's extension against the torch of this environment and an installed tern.
 
 tern is found with pkg-config, or in the folder TERN_PREFIX. TERN_BUILD names a build folder of a checkout instead,
-whose library is then used where it lies."""
+whose library is then used where it lies. CXXFLAGS are the compiler's last flags."""
 import os
 import re
 import shlex
@@ -63,7 +63,7 @@ setup(
             library_dirs=[library],
             runtime_library_dirs=[library],
             libraries=["tern"],
-            extra_compile_args=["-O2", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"],
+            extra_compile_args=["-O2", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", *shlex.split(os.environ.get("CXXFLAGS", ""))],
         )
     ],
     cmdclass={"build_ext": Build},
