@@ -7,6 +7,7 @@
 #include "kernels/cpu/signals.h"
 #include "kernels/cpu/widths.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #ifdef __x86_64__
@@ -59,7 +60,7 @@ int tern__dnnl_fail(const tern__call *call, dnnl_status_t status, const char *wh
 /* oneDNN asks CPUID's leaf 0x1d for the size of AMX's tiles. Some virtual machines announce AMX but leave
  * that leaf empty, and the AMX kernels then die of an illegal instruction. So AMX is disabled there,
  * unless the user has named an instruction set. */
-static void avoid_amx_without_tiles(void)
+static void look_for_tiles(void)
 {
 #ifdef __x86_64__
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -67,6 +68,13 @@ static void avoid_amx_without_tiles(void)
     if (tern__isa_is_named() || !has_amx || (__get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a > 0)) return;
     dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
 #endif
+}
+
+/* Once a process: a virtual machine traps CPUID, which takes longer than a small convolution. */
+static void avoid_amx_without_tiles(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, look_for_tiles);
 }
 
 static int library_new(const tern__call *call, library **out)
