@@ -39,7 +39,7 @@ int main(int argc, char **argv)
             loss += tern_ddp_loss_mean(ddp);
             if (tern_scope_end(s, &err)) break;
         }
-        double right = fashion_accuracy(net, test, s, world, &err);
+        double right = fashion_accuracy(net, test, FASHION_TEST, s, world, &err);
         if (!err.code && tern_group_rank(world) == 0)
             printf("epoch %d  loss %.4f  test accuracy %.2f %%\n", epoch,
                    loss / (double)tern_loader_length(train), 100 * right);

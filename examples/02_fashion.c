@@ -1,10 +1,11 @@
 /* 02_fashion.c - the demo: a small ResNet on Fashion-MNIST, 4 epochs on the ranks of `tern run -n 2`.
  *
- *     tern run -n 2 build/examples/02_fashion [epochs]
+ *     tern run -n 2 build/examples/02_fashion [epochs] [folder]
  *
  * Prints a banner, a progress bar and one line per epoch, and writes curves, histograms and test images for
  * TensorBoard. At the end it measures the speed of 1 rank x 1 thread, 1 rank x 2 threads and all ranks x 1
- * thread, writes predictions.png, and prints the hash of the weights on all ranks and the test accuracy.
+ * thread, writes predictions.png, and prints the hash of the weights on all ranks and the test accuracy. A
+ * folder has files like Fashion-MNIST's, with images of the same size.
  */
 #include "fashion.h"
 
@@ -38,9 +39,9 @@ typedef struct run {
     int64_t steps;
 } run;
 
-static void open_run(run *r, int epochs, tern_error *err)
+static void open_run(run *r, int epochs, const char *folder, tern_error *err)
 {
-    fashion_data_open(&r->data, NULL, BATCH, err);
+    fashion_data_open(&r->data, folder, BATCH, err);
     r->net = fashion_resnet_new(0, err);
     r->ddp = tern_ddp_new(r->net, r->data.world, NULL, err);
     r->opt = new_optim(r->net, err);
@@ -73,7 +74,8 @@ static void print_banner(const run *r, int epochs)
     printf("tern %s\n", tern_version());
     printf("  model     ResNet, stages of 16, 32 and 64 channels, %lld parameters\n",
            (long long)tern_module_element_count(r->net));
-    printf("  data      Fashion-MNIST, %d + %d images, %d epoch%s\n", FASHION_TRAIN, FASHION_TEST, epochs,
+    printf("  data      Fashion-MNIST, %lld + %lld images, %d epoch%s\n",
+           (long long)r->data.train_set->length, (long long)r->data.test_set->length, epochs,
            epochs == 1 ? "" : "s");
     printf("  batch     %d x %d = %d\n", BATCH, ranks, BATCH * ranks);
     printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->data.dev),
@@ -143,7 +145,7 @@ static void log_epoch(run *r, int epoch, double train, double test)
 static void run_epoch(run *r, int epoch, tern_error *err)
 {
     double started = fashion_now(), rate = train_epoch(r, epoch, err), seconds = fashion_now() - started;
-    double test = fashion_accuracy(r->net, r->data.test, r->s, r->data.world, err);
+    double test = fashion_data_accuracy(&r->data, r->net, r->s, err);
     double train = tern_metrics_get(r->metrics, "right");
     if (err->code || tern_group_rank(r->data.world)) return;
     log_epoch(r, epoch, train, test);
@@ -315,15 +317,15 @@ static void save_predictions(run *r, const char *path, tern_error *err)
 
 int main(int argc, char **argv)
 {
-    usage_read(argc, argv, "[epochs]",
+    usage_read(argc, argv, "[epochs] [folder]",
                "Trains a small ResNet on Fashion-MNIST (default 4 epochs), on the ranks of a launcher, and "
                "measures the\n"
-               "speed. Writes curves to runs/ and predictions.png.");
+               "speed. Writes curves to runs/ and predictions.png. A folder has files like Fashion-MNIST's.");
     int epochs = fashion_epochs(argc, argv, 1, 4);
     tern_error err = {0};
     run r = {0};
     bool same = false;
-    open_run(&r, epochs, &err);
+    open_run(&r, epochs, argc > 2 ? argv[2] : NULL, &err);
     bool first = !err.code && tern_group_rank(r.data.world) == 0;
     if (first) print_banner(&r, epochs);
     for (int epoch = 1; epoch <= epochs && !err.code; epoch++) run_epoch(&r, epoch, &err);
@@ -334,7 +336,7 @@ int main(int argc, char **argv)
         tern_error_print(&figure);
     }
     if (!err.code) same = fashion_compare_weights(r.net, r.data.world, &err);
-    double test = err.code ? 0 : fashion_accuracy(r.net, r.data.test, r.s, r.data.world, &err);
+    double test = err.code ? 0 : fashion_data_accuracy(&r.data, r.net, r.s, &err);
     if (!err.code && first) printf("test accuracy %.2f %%\n", 100 * test);
     close_run(&r);
     return tern_error_print(&err) || !same;

@@ -70,7 +70,8 @@ static void train(const shared *k, uint64_t seed, bool synced, double accuracy[P
         tern_optim_step(opt, s);
         tern_scope_end(s, err);
         if (step % (k->steps / POINTS) == 0)
-            accuracy[step / (k->steps / POINTS) - 1] = 100 * fashion_accuracy(net, k->test, s, k->world, err);
+            accuracy[step / (k->steps / POINTS) - 1] =
+                100 * fashion_accuracy(net, k->test, HELD, s, k->world, err);
     }
     tern_scope_free(s);
     tern_optim_free(opt);

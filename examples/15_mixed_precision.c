@@ -3,8 +3,8 @@
  *     tern run -n 2 build/examples/15_mixed_precision [O0|O1|O2|O3] [bf16|f16] [epochs] [./folder]
  *
  * Trains the small ResNet of the demo on Fashion-MNIST (default: O1 in bf16 for 2 epochs), or on a folder
- * with files like its own, whose images may be smaller, and prints the accuracy, the time, the bytes of
- * gradients that each rank sends per step, and rank 0's peak memory. */
+ * with files like its own, whose images may be smaller or fewer, and prints the accuracy, the time, the bytes
+ * of gradients that each rank sends per step, and rank 0's peak memory. */
 #include "fashion.h"
 
 #include <sys/resource.h>
@@ -134,7 +134,7 @@ int main(int argc, char **argv)
     double started = fashion_now();
     for (int epoch = 1; epoch <= w.epochs && !err.code; epoch++) train_epoch(&t, epoch, &err);
     double seconds = fashion_now() - started;
-    double accuracy = err.code ? 0 : fashion_accuracy(t.net, t.data.test, t.s, t.data.world, &err);
+    double accuracy = err.code ? 0 : fashion_data_accuracy(&t.data, t.net, t.s, &err);
     if (!err.code && tern_group_rank(t.data.world) == 0) report(&t, &w, seconds, accuracy);
     close_training(&t);
     return tern_error_print(&err);

@@ -55,12 +55,22 @@ static inline tern_dataset *fashion_open(const char *name, tern_error *err)
     return set;
 }
 
+/* Returns this rank's share of `count` samples: padded and reshuffled every epoch for training; for a test,
+ * every sample exactly once over all ranks. */
+static inline tern_sampler *fashion_order(const tern_group *world, int64_t count, bool is_training,
+                                          tern_error *err)
+{
+    tern_distributed_opts opts = tern_distributed_defaults();
+    opts.shuffle = opts.pad = is_training;
+    return world ? tern_distributed_sampler_new(count, tern_group_size(world), tern_group_rank(world), &opts,
+                                                err)
+                 : NULL;
+}
+
 /* Returns this rank's share of the training set, reshuffled every epoch. */
 static inline tern_sampler *fashion_train_order(const tern_group *world, tern_error *err)
 {
-    return world ? tern_distributed_sampler_new(FASHION_TRAIN, tern_group_size(world), tern_group_rank(world),
-                                                NULL, err)
-                 : NULL;
+    return fashion_order(world, FASHION_TRAIN, true, err);
 }
 
 /* Returns a rank's share of a batch of `batch` over all ranks. */
@@ -72,11 +82,7 @@ static inline int64_t fashion_share(int64_t batch, const tern_group *world)
 /* Returns this rank's share of the test set: every image exactly once over all ranks. */
 static inline tern_sampler *fashion_test_order(const tern_group *world, tern_error *err)
 {
-    tern_distributed_opts opts = tern_distributed_defaults();
-    opts.shuffle = opts.pad = false;
-    return world ? tern_distributed_sampler_new(FASHION_TEST, tern_group_size(world), tern_group_rank(world),
-                                                &opts, err)
-                 : NULL;
+    return fashion_order(world, FASHION_TEST, false, err);
 }
 
 static inline tern_loader *fashion_loader(tern_dataset *set, tern_sampler *order, int64_t batch,
@@ -106,8 +112,8 @@ static inline void fashion_data_open(fashion_data *d, const char *folder, int64_
     d->dev = tern_device_open(NULL, err);
     d->train_set = folder ? fashion_open_in(folder, "train", err) : fashion_open("train", err);
     d->test_set = folder ? fashion_open_in(folder, "t10k", err) : fashion_open("t10k", err);
-    d->train_order = fashion_train_order(d->world, err);
-    d->test_order = fashion_test_order(d->world, err);
+    d->train_order = fashion_order(d->world, d->train_set ? d->train_set->length : 0, true, err);
+    d->test_order = fashion_order(d->world, d->test_set ? d->test_set->length : 0, false, err);
     d->train = fashion_loader(d->train_set, d->train_order, batch, true, err);
     d->test = fashion_loader(d->test_set, d->test_order, 250, false, err);
 }
@@ -175,9 +181,9 @@ static inline int64_t fashion_right(tern_scope *s, tern_tensor *scores, tern_ten
     return right;
 }
 
-/* Returns the share of correctly classified test images, over all ranks. */
-static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_scope *s, tern_group *world,
-                                      tern_error *err)
+/* Returns the share of correctly classified images of a test set of `images`, over all ranks. */
+static inline double fashion_accuracy(tern_module *net, tern_loader *test, int64_t images, tern_scope *s,
+                                      tern_group *world, tern_error *err)
 {
     int64_t counts[2] = {0}; /* right, seen */
     tern_batch b;
@@ -186,7 +192,7 @@ static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_
     opts.leave = false;
     opts.line_seconds = 5;
     int ranks = tern_group_size(world);
-    tern_progress *bar = tern_progress_new("test", (FASHION_TEST + ranks - 1) / ranks, world, &opts, err);
+    tern_progress *bar = tern_progress_new("test", (images + ranks - 1) / ranks, world, &opts, err);
     tern_eval(net);
     bool before = tern_grad_enabled_set(s, false);
     while (!err->code && tern_loader_next(test, s, &b)) {
@@ -200,6 +206,12 @@ static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_
     tern_train(net);
     tern_all_reduce(world, counts, 2, TERN_I64, TERN_SUM, err);
     return (double)counts[0] / (double)counts[1];
+}
+
+static inline double fashion_data_accuracy(const fashion_data *d, tern_module *net, tern_scope *s,
+                                           tern_error *err)
+{
+    return fashion_accuracy(net, d->test, d->test_set->length, s, d->world, err);
 }
 
 /* Returns the FNV-1a hash of all parameters and buffers. */
