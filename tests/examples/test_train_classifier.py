@@ -288,12 +288,12 @@ class Training(Folder):
             self.assertEqual((code, out), (1, ""))
             self.assertIn(text, err)
 
-    def stopped_after_3_epochs(self, *flags):
+    def stopped_after_an_epoch(self, *flags):
         """Stops 2 ranks that save to "parts". Returns the step of the checkpoint."""
         first = subprocess.Popen(command(2, NAME, *self.shared, *flags, "--log-dir", self.path("parts")), text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for line in first.stdout:
-            if line.startswith("epoch 3/"):
+            if line.startswith("epoch 1/"):
                 first.send_signal(signal.SIGTERM)
                 break
         rest = first.stdout.read()
@@ -303,9 +303,12 @@ class Training(Folder):
         return int(re.search(r"stop requested: saved at step (\d+)", rest).group(1))
 
     def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
-        self.train(2, "whole", "--epochs", 12)
-        step = self.stopped_after_3_epochs("--epochs", 12)
-        out = self.train(2, "parts", "--epochs", 12, "--resume", "latest")
+        """On both sides of a milestone."""
+        flags = ("--epochs", 12, "--milestones", 2)
+        step = self.stopped_after_an_epoch(*flags)
+        ended = (*flags, "--max-steps", max(step + 1, 13))
+        self.train(2, "whole", *ended)
+        out = self.train(2, "parts", *ended, "--resume", "latest")
         self.assertRegex(out, rf"resuming at epoch \d+, step {step} of ")
         self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
 
@@ -343,30 +346,30 @@ class Training(Folder):
 
     def test_the_most_steps(self):
         """In the middle of an epoch, at its end, and further than --epochs; 6 steps are an epoch."""
-        self.train(2, "whole", "--epochs", 4)
-        for ends in ((2, 3, 10), (6, 12), (18, 100)):
+        self.train(2, "whole", "--epochs", 3)
+        for ends in ((2, 3, 8), (6, 12, 100)):
             name = f"parts{ends[0]}"
             for i, end in enumerate(ends):
-                out = self.train(2, name, "--epochs", 4, "--max-steps", end, *(("--resume", "latest") if i else ()))
-                line = re.findall(r"^epoch (\d)/4( until step (\d+))?  loss (\S+), test \S+  top1 \S+ ", out, re.M)[-1]
-                epochs, rest = divmod(min(end, 24), 6)
+                out = self.train(2, name, "--epochs", 3, "--max-steps", end, *(("--resume", "latest") if i else ()))
+                line = re.findall(r"^epoch (\d)/3( until step (\d+))?  loss (\S+), test \S+  top1 \S+ ", out, re.M)[-1]
+                epochs, rest = divmod(min(end, 18), 6)
                 self.assertEqual((int(line[0]), line[2]), (epochs + (rest > 0), str(end) if rest else ""))
                 state = self.load(name, "latest")
-                self.assertEqual((state["step"], state["epoch"]), (min(end, 24), epochs))
+                self.assertEqual((state["step"], state["epoch"]), (min(end, 18), epochs))
                 self.assertIsNone(same(state["model"], self.load(name, "last.pth")))
                 self.assertTrue(os.path.exists(self.path(name, f"{NAME}.png")))
-            if ends[-1] > 18:
+            if end > 18:
                 self.assertIsNone(same(self.load("whole", "latest"), self.load(name, "latest")))
-        out = self.train(2, "parts2", "--epochs", 4, "--max-steps", 10, "--resume", "latest")
+        out = self.train(2, "parts2", "--epochs", 3, "--max-steps", 8, "--resume", "latest")
         self.assertNotIn("\nepoch ", out)
-        self.assertEqual(self.load("parts2", "latest")["step"], 10)
-        self.train(2, "parts2", "--epochs", 4, "--resume", "latest")
+        self.assertEqual(self.load("parts2", "latest")["step"], 8)
+        self.train(2, "parts2", "--epochs", 3, "--resume", "latest")
         self.assertIsNone(same(self.load("whole", "latest"), self.load("parts2", "latest")))
 
     def test_stopped_while_it_evaluates_it_keeps_the_epoch(self):
         """By SIGTERM, which ends the evaluation within a few batches, and by SIGKILL. The ranks have unequal numbers of batches."""
         os.mkdir(self.path("data"))
-        write_fashion(self.path("data"), 64, 8001)
+        write_fashion(self.path("data"), 64, 4001)
         flags = ("--data", self.path("data"), "-b", 16, "--lr", 0.05, "--epochs", 1, "--deterministic")
         train(2, NAME, *flags, "--log-dir", self.path("whole"))
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -394,7 +397,7 @@ class Training(Folder):
 
     def test_resumed_its_bar_begins_where_the_loader_stands(self):
         """The progress bar is only on rank 0's terminal; resumes with the same number of ranks, and with more and a smaller batch."""
-        step = self.stopped_after_3_epochs("--epochs", 12)
+        step = self.stopped_after_an_epoch("--epochs", 12)
         epoch, steps = divmod(step - 1, 6)
         done = (steps + 1) * 2 * 16
         for ranks, batch in ((2, 16), (4, 8)):
@@ -409,15 +412,15 @@ class Training(Folder):
     def test_banner_says_that_threads_take_turns(self):
         cores = len(os.sched_getaffinity(0))
         for threads, want in ((1, ""), (cores + 1, f"; oversubscribed: they take turns on {cores} core{'s' * (cores > 1)}")):
-            out = train(1, NAME, *self.shared, "--epochs", 1, "--threads", threads, cwd=self.folder)
+            out = train(1, NAME, *self.shared, "--max-steps", 1, "--threads", threads, cwd=self.folder)
             self.assertRegex(out, rf"(?m)^  ranks      1 x {threads} threads?, \w+, cpu{want}$")
 
     def test_a_dated_folder_and_the_newest_of_them(self):
-        out = train(1, NAME, *self.shared, "--epochs", 1, cwd=self.folder)
+        out = train(1, NAME, *self.shared, "--max-steps", 1, cwd=self.folder)
         (run,) = os.listdir(self.path("runs"))
         self.assertRegex(run, rf"^\w{{3}}\d\d_\d\d-\d\d-\d\d_.*_{NAME}$")
         self.assertIn(f"runs/{run} (tensorboard --logdir runs/{run})", out)
-        out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
+        out = train(2, NAME, *self.shared, "--max-steps", 2, "--resume", "latest", cwd=self.folder)
         self.assertIn(f"of runs/{run}", out)
         self.assertEqual(os.listdir(self.path("runs")), [run])
 
@@ -521,7 +524,7 @@ class Training(Folder):
 
     def test_jobs_begun_together_have_folders_of_their_own(self):
         """The newest folder may have a number at the end of its name."""
-        flags = (*self.shared, "--epochs", 1)
+        flags = (*self.shared, "--max-steps", 1)
         jobs = [subprocess.Popen(command(1, NAME, *flags), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
         said = sorted(re.search(r"  run        runs/(\S+) ", job.communicate()[0]).group(1) for job in jobs)
@@ -531,7 +534,7 @@ class Training(Folder):
         for run in said[1:]:
             shutil.rmtree(self.path("runs", run))
         os.rename(self.path("runs", said[0]), self.path("runs", f"{said[0]}_2"))
-        out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
+        out = train(2, NAME, *self.shared, "--max-steps", 2, "--resume", "latest", cwd=self.folder)
         self.assertIn(f"of runs/{said[0]}_2", out)
 
     def test_a_dated_folder_that_cannot_be_made_is_said_once(self):
@@ -584,7 +587,7 @@ class OtherData(Folder):
 
     def test_a_vision_transformer(self):
         """Patches of 4x4 where images are small; torchvision's net takes its file."""
-        write_cifar(self.folder, [16] * 5 + [10])
+        write_cifar(self.folder, [4] * 5 + [4])
         out = train(2, NAME, "--dataset", "cifar10", "--data", self.folder, "--arch", "vit_tiny", "-b", 8, "--epochs", 1, "--log-dir", self.path("run"))
         self.assertIn("ViT-Tiny", out)
         net = torchvision.models.VisionTransformer(32, 4, 12, 3, 192, 768, num_classes=10)
@@ -601,7 +604,7 @@ class OtherData(Folder):
     def test_photographs_are_the_same_on_any_number_of_workers(self):
         self.photographs()
         for workers in (0, 2):
-            out = train(2, NAME, *self.flags, "-j", workers, "--arch", "resnet18", "--log-dir", self.path(f"run{workers}"))
+            out = train(2, NAME, *self.flags, "-j", workers, "--arch", "resnet18", "--epochs", 1, "--log-dir", self.path(f"run{workers}"))
             self.assertIn("ResNet-18", out)
             self.assertIn("photographs, 12 + 6 samples", out)
         self.assertIsNone(same(*(torch.load(self.path(f"run{workers}", "last.pth")) for workers in (0, 2))))
