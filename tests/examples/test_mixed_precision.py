@@ -1,10 +1,9 @@
-"""The small ResNet on Fashion-MNIST, without its margins and at half its width and height, in 16 bits is at most half a point below f32 after
-4 epochs on 2 ranks: all images and steps at a fifth of the time. After 2 epochs, runs that differed only by rounding were up to 0.8 points
-apart."""
+"""The small ResNet on 30080 images of Fashion-MNIST, at a quarter of their width and height, in 16 bits is at most half a point below f32
+after 4 epochs on 2 ranks. The other 39920 images are the test, so that chance decides about less: with four choices of the images, runs in f32
+that differed only by rounding were up to 0.22 points apart, and runs in bf16 at most 0.3 below f32."""
 import gzip
 import os
 import re
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -16,20 +15,25 @@ import skips
 
 BUILD = os.environ["TERN_BUILD"]
 FASHION = "/usr/share/datasets/fashion-mnist"
-MARGIN, SIDE = 2, 12  # on each side of a 28 x 28 image, and what is left at half the size
+TRAINING = 235 * 128  # of 70000 images
 AS_PROGRAMS_RUN = {**os.environ, "TERN_EXACT_CONV": "0", "TERN_DETERMINISTIC": "0", "TERN_CONV_CACHE": "off"}
 
 
-def write_halved(folder):
-    """Fashion-MNIST without its margins, with the means of 2 x 2 pixels."""
-    for name in ("train", "t10k"):
-        with gzip.open(f"{FASHION}/{name}-images-idx3-ubyte.gz") as file:
-            pixels = numpy.frombuffer(file.read(), numpy.uint8, offset=16).reshape(-1, 28, 28)
-        middle = pixels[:, MARGIN:-MARGIN, MARGIN:-MARGIN].reshape(-1, SIDE, 2, SIDE, 2)
-        means = numpy.rint(middle.mean((2, 4), numpy.float32)).astype(numpy.uint8)
+def read(name, header):
+    with gzip.open(f"{FASHION}/{name}-ubyte.gz") as file:
+        return numpy.frombuffer(file.read(), numpy.uint8, offset=header)
+
+
+def write_small(folder):
+    """Fashion-MNIST's 70000 images as the means of 4 x 4 pixels: the first for training, the others for the test."""
+    pixels = numpy.concatenate([read(f"{name}-images-idx3", 16) for name in ("train", "t10k")]).reshape(-1, 7, 4, 7, 4)
+    labels = numpy.concatenate([read(f"{name}-labels-idx1", 8) for name in ("train", "t10k")])
+    means = numpy.rint(pixels.mean((2, 4), numpy.float32)).astype(numpy.uint8)
+    for name, part in (("train", slice(TRAINING)), ("t10k", slice(TRAINING, None))):
         with gzip.open(f"{folder}/{name}-images-idx3-ubyte.gz", "wb", 1) as file:
-            file.write(struct.pack(">4i", 0x803, *means.shape) + means.tobytes())
-        shutil.copy(f"{FASHION}/{name}-labels-idx1-ubyte.gz", folder)
+            file.write(struct.pack(">4i", 0x803, *means[part].shape) + means[part].tobytes())
+        with gzip.open(f"{folder}/{name}-labels-idx1-ubyte.gz", "wb", 1) as file:
+            file.write(struct.pack(">2i", 0x801, len(labels[part])) + labels[part].tobytes())
 
 
 def train(*arguments):
@@ -43,9 +47,9 @@ def train(*arguments):
 class MixedPrecision(unittest.TestCase):
     def test_accuracy(self):
         with tempfile.TemporaryDirectory() as folder:
-            write_halved(folder)
+            write_small(folder)
             full, sent = train("O0", "4", folder)
-            self.assertGreater(full, 89)
+            self.assertGreater(full, 86.5)
             for level in ("O1", "O2"):
                 accuracy, gradients = train(level, "bf16", "4", folder)
                 print(f"{level}: {accuracy} %, f32 {full} %")
