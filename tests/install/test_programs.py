@@ -20,16 +20,22 @@ def installed(folder):
     return sorted(os.path.relpath(os.path.join(where, name), folder) for where, _, names in os.walk(folder) for name in names)
 
 
+def setUpModule():
+    """Installs tern and moves it: no file below the prefix may contain the old path."""
+    folder = tempfile.mkdtemp()
+    unittest.addModuleCleanup(shutil.rmtree, folder)
+    call("cmake", "--install", BUILD, "--prefix", os.path.join(folder, "first"))
+    Prefix.prefix = os.path.join(folder, "moved")
+    os.rename(os.path.join(folder, "first"), Prefix.prefix)
+
+
 class Prefix(unittest.TestCase):
-    """A prefix that was moved after the installation: no file in it may contain the old path."""
+    """Tests of what is installed, each class with a folder for its own files."""
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.prefix = os.path.join(cls.folder, "moved")
-        call("cmake", "--install", BUILD, "--prefix", os.path.join(cls.folder, "first"))
-        os.rename(os.path.join(cls.folder, "first"), cls.prefix)
         cls.lib = os.path.join(cls.prefix, cached("CMAKE_INSTALL_LIBDIR"))
         cls.env = {**os.environ, "PKG_CONFIG_PATH": os.path.join(cls.lib, "pkgconfig"), "OMP_NUM_THREADS": "1"}
         for name in ("RANK", "WORLD_SIZE", "TERN_PLUGIN_PATH"):
@@ -44,12 +50,14 @@ class Prefix(unittest.TestCase):
 
 
 class PkgConfig(Prefix):
-    def setUp(self):
-        self.program = os.path.join(self.folder, "train")
-        flags = call("pkg-config", "--cflags", "--libs", "tern", env=self.env).split()
-        call("gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", *sanitizer(), os.path.join(HERE, "train.c"), "-o", self.program,
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = os.path.join(cls.folder, "train")
+        flags = call("pkg-config", "--cflags", "--libs", "tern", env=cls.env).split()
+        call("gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", *sanitizer(), os.path.join(HERE, "train.c"), "-o", cls.program,
              *flags)
-        self.running = {**self.env, "LD_LIBRARY_PATH": self.lib}
+        cls.running = {**cls.env, "LD_LIBRARY_PATH": cls.lib}
 
     def test_version(self):
         self.assertEqual(call("pkg-config", "--modversion", "tern", env=self.env).strip(), cached("CMAKE_PROJECT_VERSION"))
