@@ -131,7 +131,8 @@ enum { BARRIER, MESSAGE, MESSAGE_IN_PARTS, WAITS };
 static void receive_in_parts(tern_group *group, float *x, int from, tern_error *err)
 {
     tern_work *work = tern_irecv(group, x, 1, TERN_F32, from, 7, err);
-    while (work && tern_work_wait_for(work, 0.1, err) == TERN_PENDING) {}
+    while (work && tern_work_wait_for(work, 0.1, err) == TERN_PENDING) {
+    }
     if (work) tern_work_wait(work, err);
 }
 

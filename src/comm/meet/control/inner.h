@@ -96,8 +96,8 @@ typedef struct tern__last {
 /* What this rank is waiting in; only the group's thread writes it, under `lock`. */
 typedef struct tern__own_wait {
     char text[TERN__LAST_TEXT];
-    int awaited;                /* a rank, or -1 */
-    int64_t until;              /* from then on it does not wait any more */
+    int awaited;   /* a rank, or -1 */
+    int64_t until; /* from then on it does not wait any more */
 } tern__own_wait;
 
 /* A descriptor that has arrived, waiting for its recv_fd. */

@@ -2,8 +2,8 @@
  * answer even while the group's thread computes.
  *
  * What a rank is waiting in is a text. The group's thread writes it under the lock once a wait has taken
- * long, and withdraws it only when the wait has succeeded. If two ranks give up at the same moment, each still
- * learns that the other was waiting.
+ * long, and withdraws it only when the wait has succeeded. If two ranks give up at the same moment, each
+ * still learns that the other was waiting.
  *
  * The last collective is kept as numbers, which the control thread formats when it is asked; posting a work
  * formats nothing. The numbers are protected by a sequence lock with one writer. The writer makes the
