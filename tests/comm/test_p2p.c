@@ -29,7 +29,8 @@ static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_ring(void **state)
 {
     (void)state;
-    for (size_t i = 1; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], ring_body, NULL));
+    for (size_t i = 1; i < TERN__COUNT(worlds); i++)
+        if (has_world(worlds[i])) assert_ranks_ok(ranks_run(worlds[i], ring_body, NULL));
 }
 
 /* Messages with one tag are received in the order sent, long and short ones alternating, in whatever order
@@ -125,7 +126,8 @@ static int server_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_any_source(void **state)
 {
     (void)state;
-    for (size_t i = 1; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], server_body, NULL));
+    for (size_t i = 1; i < TERN__COUNT(worlds); i++)
+        if (has_world(worlds[i])) assert_ranks_ok(ranks_run(worlds[i], server_body, NULL));
 }
 
 /* A long message that is not received yet delays no other one, and collectives run beside messages. */
