@@ -229,7 +229,8 @@ static inline double floats_reduced(tern_dtype dtype, tern_reduce_op op, int hos
     int count = 0;
     for (int rank = host; rank < world; rank++)
         if (elements_host[rank] == host)
-            values[count++] = element_float(dtype, elements_of(dtype, rank)->at + i * tern_dtype_bytes(dtype));
+            values[count++] =
+                element_float(dtype, elements_of(dtype, rank)->at + i * tern_dtype_bytes(dtype));
     return pairwise_reduced(dtype, op, values, count);
 }
 
