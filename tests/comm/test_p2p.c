@@ -95,13 +95,13 @@ static void test_flood(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, flood_body, NULL));
-    assert_ranks_ok(ranks_run_threads(2, flood_body, NULL));
+    if (!takes_turns()) assert_ranks_ok(ranks_run_threads(2, flood_body, NULL));
 }
 
 /* Rank 0 receives from any rank, like a server, and answers the sender. */
 static int server_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    enum { asks = 50 };
+    enum { asks = 20 };
     (void)arg;
     fixture f;
     int64_t number = 0, counts[RANKS_MAX] = {0};
@@ -303,7 +303,7 @@ static void test_kept_ones_make_room_again(void **state)
 /* Strings of all ranks at once, received from any: the bytes come from the rank that the length came from. */
 static int crowd_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    enum { strings = 50 };
+    enum { strings = 20 };
     (void)arg;
     fixture f;
     if (fixture_open(&f, rank, boot, 1000)) return 1;
