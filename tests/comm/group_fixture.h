@@ -22,12 +22,11 @@ static inline bool takes_turns(void)
     return getenv("TERN_TEST_HOSTS") || getenv("TERN_TEST_DELAYED");
 }
 
-/* Over hosts a world with fewer ranks than hosts is that of another test. And 8 ranks have nothing that 4 and
- * 7 do not have: hosts of equal and of unequal size, several ranks on each. */
+/* Over hosts 8 ranks have nothing that 4 and 7 do not have: hosts of equal and of unequal size, several ranks
+ * on each. */
 static inline bool has_world(int world)
 {
-    const char *hosts = getenv("TERN_TEST_HOSTS");
-    return !hosts || (world >= atoi(hosts) && world < 8);
+    return ranks_fill_hosts(world) && (world < 8 || !getenv("TERN_TEST_HOSTS"));
 }
 
 typedef struct fixture {
