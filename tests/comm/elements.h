@@ -2,7 +2,8 @@
  * element at a time without the library's code: halves are decoded and rounded by arithmetic, integers wrap
  * in 64 bits.
  *
- * Rank r's elements repeat after `elements_period`, so large buffers are cheap to fill. */
+ * Rank r's elements repeat after `elements_period`, and so does their reduction. A process computes each
+ * period once and copies it from then on. */
 #ifndef TERN_TESTS_COMM_ELEMENTS_H
 #define TERN_TESTS_COMM_ELEMENTS_H
 
@@ -115,14 +116,43 @@ static inline void element_put(tern_dtype dtype, void *at, int rank, size_t i)
         memcpy(at, &random, tern_dtype_bytes(dtype));
 }
 
+/* One period of elements. */
+typedef struct elements_table {
+    bool is_filled;
+    int world, hosts[RANKS_MAX]; /* of a reduction */
+    char at[elements_period * 8];
+} elements_table;
+
+/* Returns one period of a rank's elements, which does not change. */
+static inline const elements_table *elements_of(tern_dtype dtype, int rank)
+{
+    static elements_table all[TERN_DTYPE_COUNT][RANKS_MAX];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks may be threads */
+    elements_table *table = &all[dtype][rank];
+    size_t size = tern_dtype_bytes(dtype);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < elements_period && !table->is_filled; i++)
+        element_put(dtype, table->at + i * size, rank, i);
+    table->is_filled = true;
+    pthread_mutex_unlock(&lock);
+    return table;
+}
+
+/* Writes elements [first, first + count) of a table. */
+static inline void elements_copy(tern_dtype dtype, void *buf, const elements_table *table, size_t first,
+                                 size_t count)
+{
+    size_t size = tern_dtype_bytes(dtype), at = first % elements_period;
+    for (size_t done = 0, part; done < count; done += part, at = 0) {
+        part = TERN__MIN(elements_period - at, count - done);
+        memcpy((char *)buf + done * size, table->at + at * size, part * size);
+    }
+}
+
 /* Writes elements [first, first + count) of rank `rank`. */
 static inline void elements_put(tern_dtype dtype, void *buf, int rank, size_t first, size_t count)
 {
-    size_t size = tern_dtype_bytes(dtype);
-    for (size_t i = 0; i < TERN__MIN((size_t)elements_period, count); i++)
-        element_put(dtype, (char *)buf + i * size, rank, first + i);
-    for (size_t i = elements_period; i < count; i += elements_period)
-        memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
+    elements_copy(dtype, buf, elements_of(dtype, rank), first, count);
 }
 
 /* ---- the expected reduction, pairwise in rank order ---- */
@@ -195,14 +225,12 @@ static inline double pairwise_reduced(tern_dtype dtype, tern_reduce_op op, const
 
 static inline double floats_reduced(tern_dtype dtype, tern_reduce_op op, int host, int world, size_t i)
 {
-    char own[8];
     double values[64];
     int count = 0;
-    for (int rank = host; rank < world; rank++) {
-        if (elements_host[rank] != host) continue;
-        element_put(dtype, own, rank, i);
-        values[count++] = element_float(dtype, own);
-    }
+    for (int rank = host; rank < world; rank++)
+        if (elements_host[rank] == host)
+            values[count++] =
+                element_float(dtype, elements_of(dtype, rank)->at + i * tern_dtype_bytes(dtype));
     return pairwise_reduced(dtype, op, values, count);
 }
 
@@ -217,36 +245,46 @@ static inline void float_reduced(tern_dtype dtype, tern_reduce_op op, void *at, 
     element_float_put(dtype, at, value);
 }
 
+/* Element i of the reduction; i is below the period. */
 static inline void element_reduced(tern_dtype dtype, tern_reduce_op op, void *at, int world, size_t i)
 {
-    char own[8];
+    size_t size = tern_dtype_bytes(dtype);
     if (tern__dtype_is_float(dtype)) {
         float_reduced(dtype, op, at, world, i);
         return;
     }
-    element_put(dtype, at, 0, i);
+    memcpy(at, elements_of(dtype, 0)->at + i * size, size);
     uint64_t integer = (uint64_t)element_integer(dtype, at);
     for (int rank = 1; rank < world; rank++) {
-        element_put(dtype, own, rank, i);
+        const char *own = elements_of(dtype, rank)->at + i * size;
         if (dtype == TERN_BOOL)
             integer = reduce_two_bools(op, integer, own[0]);
         else {
             integer = reduce_two_integers(op, (int64_t)integer, element_integer(dtype, own));
-            memcpy(at, &integer, tern_dtype_bytes(dtype));
+            memcpy(at, &integer, size);
             integer = (uint64_t)element_integer(dtype, at);
         }
     }
-    memcpy(at, &integer, tern_dtype_bytes(dtype));
+    memcpy(at, &integer, size);
 }
 
 static inline void elements_reduced(tern_dtype dtype, tern_reduce_op op, void *buf, int world, size_t first,
                                     size_t count)
 {
-    size_t size = tern_dtype_bytes(dtype);
-    for (size_t i = 0; i < TERN__MIN((size_t)elements_period, count); i++)
-        element_reduced(dtype, op, (char *)buf + i * size, world, first + i);
-    for (size_t i = elements_period; i < count; i += elements_period)
-        memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
+    static elements_table all[TERN_DTYPE_COUNT][TERN_BXOR + 1];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* groups of several worlds share the tables */
+    elements_table *table = &all[dtype][op];
+    size_t size = tern_dtype_bytes(dtype), hosts_bytes = sizeof(*elements_host) * (size_t)world;
+    pthread_mutex_lock(&lock);
+    if (!table->is_filled || table->world != world || memcmp(table->hosts, elements_host, hosts_bytes) != 0) {
+        for (size_t i = 0; i < elements_period; i++)
+            element_reduced(dtype, op, table->at + i * size, world, i);
+        table->is_filled = true;
+        table->world = world;
+        memcpy(table->hosts, elements_host, hosts_bytes);
+    }
+    elements_copy(dtype, buf, table, first, count);
+    pthread_mutex_unlock(&lock);
 }
 
 /* True if the bits are equal; NaNs and zeros may differ in bits and sign. */

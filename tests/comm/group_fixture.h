@@ -15,6 +15,20 @@ static const int worlds[] = {1, 2, 3};
 static const int worlds[] = {1, 2, 3, 4, 7, 8};
 #endif
 
+/* Over hosts a collective takes the time of several messages, and on a delayed back end that of many sleeps.
+ * There the tests of all cases run a part of them, another part in each world. */
+static inline bool takes_turns(void)
+{
+    return getenv("TERN_TEST_HOSTS") || getenv("TERN_TEST_DELAYED");
+}
+
+/* Over hosts 8 ranks have nothing that 4 and 7 do not have: hosts of equal and of unequal size, several ranks
+ * on each. */
+static inline bool has_world(int world)
+{
+    return ranks_fill_hosts(world) && (world < 8 || !getenv("TERN_TEST_HOSTS"));
+}
+
 typedef struct fixture {
     tern_group *group, *parent;      /* NULL if `group` is the world */
     int rank, world;                 /* in `group`                    */

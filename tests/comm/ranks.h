@@ -114,6 +114,13 @@ static inline const char *ranks_host_of(int rank)
     return hosts ? names[rank % atoi(hosts)] : NULL;
 }
 
+/* False for a world of fewer ranks than simulated hosts: it is that of the test over fewer hosts. */
+static inline bool ranks_fill_hosts(int world)
+{
+    const char *hosts = getenv("TERN_TEST_HOSTS");
+    return !hosts || world >= atoi(hosts);
+}
+
 static inline tern__bootstrap ranks_boot_of(const tern__bootstrap *zero, int rank)
 {
     tern__bootstrap boot = *zero;

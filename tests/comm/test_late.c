@@ -70,18 +70,30 @@ static void check_reports(const board *b, const char *expected)
     assert_true(in_time >= 1);
 }
 
+/* Each of three ranks is late once, in worlds that wait beside each other. */
+static void check_victims(int mode, ranks_body body, const char *expected)
+{
+    board *boards[3];
+    ranks started[3];
+    for (int victim = 0; victim < 3; victim++) {
+        boards[victim] = board_new();
+        boards[victim]->mode = mode;
+        boards[victim]->victim = victim;
+        started[victim] = ranks_start(3, body, boards[victim]);
+    }
+    for (int victim = 0; victim < 3; victim++) {
+        ranks_wait(&started[victim]);
+        assert_ranks_ok(started[victim]);
+        check_reports(boards[victim], expected);
+        board_free(boards[victim]);
+    }
+}
+
 static void every_call_names_who_is_late_and_what_it_did_last(void **state)
 {
     (void)state;
     for (int which = 0; which < CALLS; which++)
-        for (int victim = 0; victim < 3; victim++) {
-            board *b = board_new();
-            b->mode = which;
-            b->victim = victim;
-            assert_ranks_ok(ranks_run(3, wait_for_the_late, b));
-            check_reports(b, "was all_reduce of 1 f32, sum (work 1)");
-            board_free(b);
-        }
+        check_victims(which, wait_for_the_late, "was all_reduce of 1 f32, sum (work 1)");
 }
 
 /* The rank meets the others, and then does not open the group's memory. */
@@ -107,13 +119,7 @@ static int stop_at_the_door(int rank, const tern__bootstrap *boot, void *arg)
 static void so_does_the_opening(void **state)
 {
     (void)state;
-    for (int victim = 0; victim < 3; victim++) {
-        board *b = board_new();
-        b->victim = victim;
-        assert_ranks_ok(ranks_run(3, stop_at_the_door, b));
-        check_reports(b, ", which has called no collective yet");
-        board_free(b);
-    }
+    check_victims(0, stop_at_the_door, ", which has called no collective yet");
 }
 
 /* ---- warnings ---- */
@@ -187,35 +193,54 @@ static void assert_stopped_is_named(const board *b, const char *text)
         fail_msg("\"%s\" does not name rank %d", text, b->victim);
 }
 
+static void check_warnings(const board *b, int expected)
+{
+    for (int i = expected; i < atomic_load(&b->events); i++)
+        fail_msg("a warning too many: \"%s\"", b->reports[i].text);
+    assert_int_equal(atomic_load(&b->events), expected);
+    for (int i = 0; i < expected; i++) assert_stopped_is_named(b, b->reports[i].text);
+}
+
+/* Each of three ranks stops once, in worlds that wait beside each other. */
+static void check_stopped(int mode)
+{
+    enum { world = 3 };
+    board *boards[world];
+    ranks started[world];
+    for (int victim = 0; victim < world; victim++) {
+        boards[victim] = board_new();
+        boards[victim]->mode = mode;
+        boards[victim]->victim = victim;
+        started[victim] = ranks_start(world, stop_for_a_while, boards[victim]);
+    }
+    for (int victim = 0; victim < world; victim++) {
+        int status;
+        pid_t pid = started[victim].pids[victim];
+        assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    }
+    for (int victim = 0; victim < world; victim++)
+        await_count(&boards[victim]->events, expected_warnings(mode, victim, world));
+    usleep(100000); /* for others that might warn, too */
+    for (int victim = 0; victim < world; victim++)
+        assert_return_code(kill(started[victim].pids[victim], SIGCONT), errno);
+    for (int victim = 0; victim < world; victim++) {
+        ranks_wait(&started[victim]);
+        assert_ranks_ok(started[victim]);
+        check_warnings(boards[victim], expected_warnings(mode, victim, world));
+        board_free(boards[victim]);
+    }
+}
+
 /* On each host that waits, once. */
 static void a_stopped_rank_is_named_once_in_a_warning(void **state)
 {
     (void)state;
-    enum { world = 3 };
 #ifdef __SANITIZE_THREAD__
     if (hosts > 1) skip_test("ThreadSanitizer sees nothing of what libgloo locks");
 #endif
     if (hosts > 1) need_part("gloo");
     assert_int_equal(choose_plugins(), 0);
-    for (int mode = 0; mode < WAITS; mode++)
-        for (int victim = 0; victim < world; victim++) {
-            board *b = board_new();
-            int status, expected = expected_warnings(mode, victim, world);
-            b->mode = mode;
-            b->victim = victim;
-            ranks r = ranks_start(world, stop_for_a_while, b);
-            assert_int_equal(waitpid(r.pids[victim], &status, WUNTRACED), r.pids[victim]);
-            await_count(&b->events, expected);
-            usleep(100000); /* for others that might warn, too */
-            assert_return_code(kill(r.pids[victim], SIGCONT), errno);
-            ranks_wait(&r);
-            assert_ranks_ok(r);
-            for (int i = expected; i < atomic_load(&b->events); i++)
-                fail_msg("a warning too many: \"%s\"", b->reports[i].text);
-            assert_int_equal(atomic_load(&b->events), expected);
-            for (int i = 0; i < expected; i++) assert_stopped_is_named(b, b->reports[i].text);
-            board_free(b);
-        }
+    for (int mode = 0; mode < WAITS; mode++) check_stopped(mode);
 }
 
 /* ---- the shared memory ---- */
@@ -298,32 +323,44 @@ static void name_ranks(int set, char *text, size_t size)
             snprintf(text + strlen(text), size - strlen(text), "%s %d", count++ ? "," : "", rank);
 }
 
+static void check_named(const board *b)
+{
+    char names[64], expected[128], first[64] = "";
+    int others = b->mode & ~1;
+    const char *text = b->reports[0].text;
+    assert_int_equal(atomic_load(&b->events), 1);
+    name_ranks(others, names, sizeof(names));
+    if (!(b->mode & 1))
+        snprintf(expected, sizeof(expected), "missing: %s", names);
+    else if (others)
+        snprintf(expected, sizeof(expected), "; %s %s not come%s either", names,
+                 others & (others - 1) ? "have" : "has", b->victim ? "" : " to this host");
+    else
+        snprintf(expected, sizeof(expected), "has it not come, or is it stopped?");
+    if (b->mode & 1) snprintf(first, sizeof(first), " for rank 0, which does not answer");
+    if (!strstr(text, expected) || !strstr(text, first))
+        fail_msg("\"%s\" does not have \"%s\"", text, expected);
+}
+
+/* The worlds wait beside each other. */
 static void ranks_that_have_not_come_are_named_once_in_a_warning(void **state)
 {
     (void)state;
-    enum { world = 4 };
-    static const int sets[] = {0x1, 0x2, 0x8, 0xa, 0x3, 0x5, 0x7, 0xd}; /* of ranks, by bits */
-    for (size_t i = 0; i < TERN__COUNT(sets); i++) {
-        board *b = board_new();
-        char names[64], expected[128], first[64] = "";
-        int others = sets[i] & ~1;
-        b->mode = sets[i];
-        b->victim = i % 2;
-        assert_ranks_ok(ranks_run(world, come_late, b));
-        assert_int_equal(atomic_load(&b->events), 1);
-        const char *text = b->reports[0].text;
-        name_ranks(others, names, sizeof(names));
-        if (!(sets[i] & 1))
-            snprintf(expected, sizeof(expected), "missing: %s", names);
-        else if (others)
-            snprintf(expected, sizeof(expected), "; %s %s not come%s either", names,
-                     others & (others - 1) ? "have" : "has", b->victim ? "" : " to this host");
-        else
-            snprintf(expected, sizeof(expected), "has it not come, or is it stopped?");
-        if (sets[i] & 1) snprintf(first, sizeof(first), " for rank 0, which does not answer");
-        if (!strstr(text, expected) || !strstr(text, first))
-            fail_msg("\"%s\" does not have \"%s\"", text, expected);
-        board_free(b);
+    enum { world = 4, cases = 8 };
+    static const int sets[cases] = {0x1, 0x2, 0x8, 0xa, 0x3, 0x5, 0x7, 0xd}; /* of ranks, by bits */
+    board *boards[cases];
+    ranks started[cases];
+    for (int i = 0; i < cases; i++) {
+        boards[i] = board_new();
+        boards[i]->mode = sets[i];
+        boards[i]->victim = i % 2;
+        started[i] = ranks_start(world, come_late, boards[i]);
+    }
+    for (int i = 0; i < cases; i++) {
+        ranks_wait(&started[i]);
+        assert_ranks_ok(started[i]);
+        check_named(boards[i]);
+        board_free(boards[i]);
     }
 }
 

@@ -19,7 +19,9 @@ static const uint64_t places[marks] = {0, (UINT64_C(1) << 31) - 1, UINT64_C(1) <
 static uint8_t *map_sparse(void)
 {
     void *at = mmap(NULL, COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return at == MAP_FAILED ? NULL : at;
+    if (at == MAP_FAILED) return NULL;
+    madvise(at, COUNT, MADV_HUGEPAGE); /* reading it takes 512 times fewer page faults */
+    return at;
 }
 
 static uint8_t *map_tiles(void)
@@ -29,7 +31,7 @@ static uint8_t *map_tiles(void)
     bool is_mapped = at && fd >= 0 && !ftruncate(fd, tile);
     for (uint64_t from = 0; is_mapped && from < COUNT; from += tile)
         is_mapped = mmap(at + from, TERN__MIN((uint64_t)tile, COUNT - from), PROT_READ | PROT_WRITE,
-                         MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+                         MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) != MAP_FAILED;
     close(fd);
     return is_mapped ? at : NULL;
 }
