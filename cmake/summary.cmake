@@ -11,7 +11,7 @@ endmacro()
 
 message(STATUS "tern ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
 summary_row("sanitizer " TERN_SANITIZE "${TERN_SANITIZE}")
-summary_row("oneDNN    " DNNL_LIBRARY "${DNNL_VERSION}")
+summary_row("oneDNN    " TERN_DNNL "${DNNL_VERSION}")
 summary_row("OpenMP    " TERN_OPENMP "${OpenMP_C_VERSION}")
 summary_row("figures   " CAIRO_FOUND "cairo ${CAIRO_VERSION}")
 summary_row("JPEG      " JPEG_FOUND "libjpeg ${JPEG_VERSION}")

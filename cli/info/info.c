@@ -11,13 +11,15 @@
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <limits.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
+#ifndef TERN_WITHOUT_DNNL
+#include <oneapi/dnnl/dnnl.h>
+#endif
 
 /* ---- rows ---- */
 
@@ -88,9 +90,13 @@ static void print_machine(void)
 static void print_libraries(void)
 {
     char text[64];
+#ifdef TERN_WITHOUT_DNNL
+    tern__info_row("oneDNN", "none");
+#else
     const dnnl_version_t *dnnl = dnnl_version();
     snprintf(text, sizeof(text), "%d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
     tern__info_row("oneDNN", text);
+#endif
     tern__info_row("zlib", zlibVersion());
     tern__info_row("libsodium", sodium_version_string());
     unsigned xxhash = XXH_versionNumber();

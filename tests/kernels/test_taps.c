@@ -367,7 +367,7 @@ static void much_padding_is_left_out(void **state)
                        far = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}, {1, 1, 1}},
                        beyond = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 36, 36}, {0, 36, 36}, {1, 1, 1}};
     bool others = tern__dnnl_has_convolutions();
-    assert_int_equal(strcmp(chosen_for(TERN__CONV, &near, false), "taps") != 0, others);
+    assert_string_not_equal(chosen_for(TERN__CONV, &near, false), others ? "taps" : "direct");
     assert_string_equal(chosen_for(TERN__CONV, &far, false), "taps");
     assert_int_equal(strcmp(chosen_for(TERN__CONV, &beyond, false), "taps") != 0,
                      others && tern__is_wide()); /* only one tap is left: a 1x1 convolution */

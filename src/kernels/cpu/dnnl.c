@@ -134,6 +134,11 @@ const char *tern__kernel_lacks(tern_dtype dtype)
     return dtype == TERN_F16 ? "a oneDNN with kernels for f16" : NULL;
 }
 
+bool tern__dnnl_is_there(void)
+{
+    return true;
+}
+
 bool tern__dnnl_has_bf16(void)
 {
     avoid_amx_without_tiles(); /* the query fixes the instruction set */

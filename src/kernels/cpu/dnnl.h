@@ -9,13 +9,17 @@
  *
  * Only dnnl_api.h and its implementations depend on the library's major version: 2.x describes memory and
  * operations by structs, 3.x by handles and arguments. Descriptions here are tern's own plain bytes, which
- * cost nothing to make, and become the library's only while a primitive is made. */
+ * cost nothing to make, and become the library's only while a primitive is made.
+ *
+ * A build without oneDNN (TERN_DNNL=OFF in CMake) has dnnl_none.c in place of all files that call it. */
 #ifndef TERN_SRC_KERNELS_CPU_DNNL_H
 #define TERN_SRC_KERNELS_CPU_DNNL_H
 
 #include "kernels/kernel.h"
 
+#ifndef TERN_WITHOUT_DNNL
 #include <oneapi/dnnl/dnnl.h>
+#endif
 
 #define TERN__PRIM_ARGS 8
 #define TERN__PRIM_KEY  32
@@ -23,14 +27,39 @@
  * has 1180. */
 #define TERN__PRIMS_MAX 2048
 
+#define TERN__DNNL_NDIM 12 /* DNNL_MAX_NDIMS */
+
 /* The format of a tensor in memory. Zero it first: equal formats are equal byte for byte. */
 typedef struct tern__dnnl_desc {
     int32_t ndim, type;     /* dnnl_data_type_t                                             */
     int32_t tag, unused;    /* dnnl_format_tag_t; undef: given by strides */
     const void *own;        /* the library's description, kept by a primitive; or NULL */
     uint64_t own_signature; /* hash of its contents, independent of its address */
-    dnnl_dims_t shape, stride;
+    int64_t shape[TERN__DNNL_NDIM], stride[TERN__DNNL_NDIM];
 } tern__dnnl_desc;
+
+/* The key of a primitive, and of a case of a convolution. Zero it first, then fill in everything that
+ * distinguishes primitives. */
+typedef struct tern__prim_key {
+    int32_t kernel, part; /* part: distinguishes primitives of one kernel */
+    int32_t threads;
+    int32_t unused; /* avoids padding */
+    int64_t number[TERN__PRIM_KEY];
+} tern__prim_key;
+
+/* Returns a key for this call with kernel, threads and `part` set. */
+tern__prim_key tern__prim_key_make(const tern__call *call, int part);
+/* The number of primitives that the device has cached. */
+int tern__prims_count(const tern_device *device);
+
+/* Whether this build has oneDNN. Without it no other kernel than tern's own computes products in f32. */
+bool tern__dnnl_is_there(void);
+/* Whether this CPU has oneDNN's kernels for bf16. */
+bool tern__dnnl_has_bf16(void);
+/* Whether oneDNN generates code for convolutions on this CPU, instead of only having fallbacks. */
+bool tern__dnnl_has_convolutions(void);
+
+#ifndef TERN_WITHOUT_DNNL
 
 /* A buffer and its format. */
 typedef struct tern__dnnl_memory {
@@ -47,14 +76,6 @@ tern__dnnl_desc tern__dnnl_by_tag(int ndim, const int64_t *shape, dnnl_format_ta
 /* Describes a contiguous or blocked view of f32 or bf16; a blocked one has 2 to 5 dimensions. */
 tern__dnnl_desc tern__dnnl_describe(const tern__view *view);
 bool tern__dnnl_same(const tern__dnnl_desc *a, const tern__dnnl_desc *b);
-
-/* The key of a primitive. Zero it first, then fill in everything that distinguishes primitives. */
-typedef struct tern__prim_key {
-    int32_t kernel, part; /* part: distinguishes primitives of one kernel */
-    int32_t threads;
-    int32_t unused; /* avoids padding */
-    int64_t number[TERN__PRIM_KEY];
-} tern__prim_key;
 
 /* An argument of a primitive: its DNNL_ARG_ number, and the caller's format. */
 typedef struct tern__prim_arg {
@@ -75,8 +96,6 @@ struct tern__prim {
     tern__prim *newer, *older; /* by their last use                                  */
 };
 
-/* Returns a key for this call with kernel, threads and `part` set. */
-tern__prim_key tern__prim_key_make(const tern__call *call, int part);
 unsigned tern__prim_key_hash(const tern__prim_key *key);
 /* Returns the primitive; NULL: not made yet, or evicted. */
 tern__prim *tern__prim_find(const tern__call *call, const tern__prim_key *key);
@@ -86,8 +105,6 @@ int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primi
                    const tern__prim_arg *args, int arg_count, tern__prim **prim);
 /* Runs it on `data`, one pointer per argument, in the order given to tern__prim_new. */
 int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data);
-/* The number of primitives that the device has cached. */
-int tern__prims_count(const tern_device *device);
 
 /* ---- plans: what the library would compute, and how ---- */
 
@@ -114,13 +131,8 @@ const char *tern__dnnl_plan_name(const_dnnl_primitive_desc_t plan);
 int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const tern__dnnl_memory *from,
                        const tern__dnnl_memory *to, bool add);
 
-/* Whether this CPU has oneDNN's kernels for bf16. */
-bool tern__dnnl_has_bf16(void);
-
-/* Whether oneDNN generates code for convolutions on this CPU, instead of only having fallbacks. */
-bool tern__dnnl_has_convolutions(void);
-
 /* Sets the error: E_UNSUPPORTED if oneDNN says unimplemented, E_MEMORY, or E_SYSTEM with oneDNN's status. */
 int tern__dnnl_fail(const tern__call *call, dnnl_status_t status, const char *what);
 
+#endif
 #endif

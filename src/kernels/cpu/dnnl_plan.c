@@ -5,6 +5,8 @@
 
 /* ---- descriptions ---- */
 
+_Static_assert(DNNL_MAX_NDIMS == TERN__DNNL_NDIM, "a description has the library's dimensions");
+
 dnnl_data_type_t tern__dnnl_type(tern_dtype dtype)
 {
     return dtype == TERN_F32 ? dnnl_f32 : dtype == TERN_BF16 ? dnnl_bf16 : dnnl_data_type_undef;

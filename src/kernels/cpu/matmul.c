@@ -1,8 +1,8 @@
 /* matmul.c - chooses who computes a matrix product: f32 oneDNN on CPUs with AVX-512 (dnnl_matmul.c), on
- * others f32_matmul.c; bf16, with y in bf16 or f32, the tile unit (amx_matmul.c) or oneDNN's kernels where
- * the CPU has one of them; f64, which oneDNN lacks, f64_matmul.c; a few rows in any of the smaller types
- * few_rows.c. Other 16-bit products go through f32 copies. A ReLU that is not part of the product is
- * applied to y afterwards. */
+ * others and without oneDNN f32_matmul.c; bf16, with y in bf16 or f32, the tile unit (amx_matmul.c) or
+ * oneDNN's kernels where the CPU has one of them; f64, which oneDNN lacks, f64_matmul.c; a few rows in any of
+ * the smaller types few_rows.c. Other 16-bit products go through f32 copies. A ReLU that is not part of the
+ * product is applied to y afterwards. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -49,10 +49,16 @@ static int run_matrices(const tern__call *call, const tern__product *p, char *co
     return status;
 }
 
+/* Whether f32_matmul.c computes products in f32, which can apply a ReLU. */
+static bool f32_is_own(void)
+{
+    return !tern__is_wide() || !tern__dnnl_is_there();
+}
+
 static tern__products *products_of(const tern__product *p)
 {
     if (own_product(p)) return run_matrices;
-    return p->view[A]->dtype == TERN_F32 && !tern__is_wide() ? tern__f32_matmul : tern__dnnl_multiply;
+    return p->view[A]->dtype == TERN_F32 && f32_is_own() ? tern__f32_matmul : tern__dnnl_multiply;
 }
 
 static int matmul_run(const tern__call *call, const tern__product *p)
@@ -111,8 +117,7 @@ int tern__cpu_matmul(const tern__call *call)
     tern_dtype dtype = call->in[A]->dtype;
     if (!tern__matmul_has_relu(call)) return matmul_multiply(call);
     if (falls_together(call->out[0])) return TERN_E_UNSUPPORTED;
-    if (dtype == TERN_F64 || (dtype == TERN_F32 && !tern__is_wide()) ||
-        (dtype == TERN_BF16 && tern__amx_has()))
+    if (dtype == TERN_F64 || (dtype == TERN_F32 && f32_is_own()) || (dtype == TERN_BF16 && tern__amx_has()))
         return matmul_multiply(call);
     tern__call plain = *call, relu = tern__matmul_relu(call);
     plain.attr = NULL;

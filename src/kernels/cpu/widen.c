@@ -1,11 +1,12 @@
-/* widen.c - runs a kernel on f32 copies of 16-bit operands. */
+/* widen.c - runs a kernel on f32 copies of 16-bit operands, or on f64 copies of all. */
 #include "kernels/cpu/widen.h"
 
 #define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)
 
-/* The f32 copies: inputs, then outputs; data NULL: no copy. */
+/* The copies: inputs, then outputs; data NULL: no copy. */
 typedef struct wide {
     tern__call call;
+    tern_dtype dtype;
     tern__view view[OPERANDS];
 } wide;
 
@@ -18,13 +19,14 @@ static tern__view widen_own_part(const tern__view *view)
     return own;
 }
 
-/* A view like `from` in f32, broadcast along the same dimensions. */
-static tern__view wide_view(const tern__view *from)
+/* A view like `from`, broadcast along the same dimensions. Kernels in f64 take no blocks. */
+static tern__view wide_view(tern_dtype dtype, const tern__view *from)
 {
-    tern__view own = widen_own_part(from), w = tern__view_make(TERN_F32, own.layout, own.ndim, own.shape);
+    tern__view own = widen_own_part(from);
+    tern__view w = tern__view_make(dtype, dtype == TERN_F64 ? TERN__PLAIN : own.layout, own.ndim, own.shape);
     for (int d = 0; d < w.ndim && w.layout == TERN__PLAIN; d++) {
         w.shape[d] = from->shape[d];
-        if (!from->stride[d]) w.stride[d] = 0;
+        if (from->layout == TERN__PLAIN && !from->stride[d]) w.stride[d] = 0;
     }
     return w;
 }
@@ -44,16 +46,16 @@ static int widen_copy(const tern__call *call, const tern__view *all, const tern_
 /* Replaces an operand by a view like `from` with its own memory. */
 static int widen(wide *w, int i, const tern__view *from, const tern__view **operand)
 {
-    if (!from || !tern__view_is_half(from)) return TERN_OK;
+    if (!from || (w->dtype == TERN_F32 && !tern__view_is_half(from))) return TERN_OK;
     tern__view own = widen_own_part(from);
-    size_t bytes = (size_t)tern__view_count(&own) * sizeof(float);
-    w->view[i] = wide_view(from);
+    size_t bytes = (size_t)tern__view_count(&own) * tern_dtype_bytes(w->dtype);
+    w->view[i] = wide_view(w->dtype, from);
     w->view[i].data = tern__device_alloc(w->call.device, bytes);
     *operand = &w->view[i];
     if (w->view[i].data) return TERN_OK;
     const char *name = tern__kernel_name(w->call.kernel);
-    return tern__error_set(w->call.err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes for a copy in f32",
-                           name, bytes);
+    return tern__error_set(w->call.err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes for a copy in %s",
+                           name, bytes, tern_dtype_name(w->dtype));
 }
 
 static int widen_all(wide *w, const tern__call *call)
@@ -70,9 +72,9 @@ static int widen_all(wide *w, const tern__call *call)
     return status;
 }
 
-int tern__cpu_widened(const tern__call *call, tern__kernel_fn kernel)
+static int run_widened(const tern__call *call, tern__kernel_fn kernel, tern_dtype dtype)
 {
-    wide w = {.call = *call};
+    wide w = {.call = *call, .dtype = dtype};
     int status = widen_all(&w, call);
     if (!status) status = kernel(&w.call);
     for (int i = 0; i < TERN__KERNEL_OUTS && !status; i++)
@@ -81,4 +83,14 @@ int tern__cpu_widened(const tern__call *call, tern__kernel_fn kernel)
     for (int i = 0; i < OPERANDS; i++)
         if (w.view[i].data) tern__device_free(call->device, w.view[i].data);
     return status;
+}
+
+int tern__cpu_widened(const tern__call *call, tern__kernel_fn kernel)
+{
+    return run_widened(call, kernel, TERN_F32);
+}
+
+int tern__cpu_widened_to_f64(const tern__call *call, tern__kernel_fn kernel)
+{
+    return run_widened(call, kernel, TERN_F64);
 }

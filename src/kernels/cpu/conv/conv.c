@@ -4,6 +4,7 @@
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/widen.h"
+#include "kernels/reduce.h"
 
 #include <string.h>
 
@@ -34,6 +35,24 @@ tern__prim_key tern__conv_key(const tern__conv *c)
     number[28] = c->op[TERN__CONV_W].offset;
     memcpy(number + 29, w->stride + 1, 3 * sizeof(*number));
     return key;
+}
+
+int tern__conv_sum_bias(const tern__conv *c)
+{
+    static const tern__factor_attr one = {1};
+    const tern__view *b = c->op[TERN__CONV_B].view, *dy = c->op[TERN__CONV_Y].view;
+    if (!b) return TERN_OK;
+    tern__view seen = tern__view_make(b->dtype, TERN__PLAIN, dy->ndim, dy->shape);
+    for (int d = 0; d < dy->ndim; d++) seen.stride[d] = d == 1;
+    seen.data = b->data;
+    tern__call sum = {.device = c->call->device,
+                      .kernel = TERN__SUM,
+                      .in = {dy},
+                      .out = {&seen},
+                      .add = {c->op[TERN__CONV_B].add},
+                      .attr = &one,
+                      .err = c->call->err};
+    return tern__kernel_run(&sum);
 }
 
 /* ---- cases ---- */
@@ -148,13 +167,15 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
 
 /* ---- the three kernels ---- */
 
-/* 16-bit cases without an algorithm may have one in f32. */
+/* 16-bit cases without an algorithm may have one in f32. Without oneDNN first layers, whose channels fill no
+ * block, have none: f64's products of windows are much faster than the reference. */
 int tern__cpu_conv(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_conv(call);
     int status = tern__conv_run(call, NULL);
-    bool widens = status == TERN_E_UNSUPPORTED && tern__view_is_half(call->in[0]);
-    return widens ? tern__cpu_widened(call, tern__cpu_conv) : status;
+    if (status != TERN_E_UNSUPPORTED) return status;
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv);
+    return tern__dnnl_is_there() ? status : tern__cpu_widened_to_f64(call, tern__f64_conv);
 }
 
 int tern__cpu_conv_data_grad(const tern__call *call)

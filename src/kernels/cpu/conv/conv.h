@@ -15,7 +15,7 @@ typedef struct tern__conv_operand {
     const tern__view *view; /* NULL: absent            */
     bool result, add;
     int64_t offset;            /* offset of the view's first element */
-    dnnl_data_type_t type;     /* dtype of the computation */
+    int32_t type;              /* of the computation: dnnl_data_type_t */
     tern__dnnl_desc have;      /* the caller's format */
     const tern__dnnl_desc *to; /* the algorithm's format */
     size_t bytes;              /* bytes in that format */
@@ -58,6 +58,8 @@ static inline int64_t tern__conv_positions(const tern__conv *c, int operand)
  * (a transposed convolution with output padding of a stride or more). */
 int64_t tern__conv_padding_after(const tern__conv *c, int axis);
 
+/* For a weight gradient: db = or += the sum of dy over each channel; nothing without a bias. */
+int tern__conv_sum_bias(const tern__conv *c);
 /* The key that identifies a case: that of all its primitives. */
 tern__prim_key tern__conv_key(const tern__conv *c);
 
@@ -89,8 +91,6 @@ int tern__conv_thin_close(const tern__conv *c, const tern__conv_thin *t);
 int tern__conv_bring(tern__conv *c, const tern__prim_key *key, int i);
 /* Copies a result that was computed elsewhere to its place, stored or, if the caller adds, added. */
 int tern__conv_take_back(tern__conv *c, const tern__prim_key *key, int i);
-/* For a weight gradient: db = or += the sum of dy over each channel; nothing without a bias. */
-int tern__conv_sum_bias(const tern__conv *c);
 
 /* ---- f64.c ---- */
 

@@ -35,7 +35,7 @@ static void direct_describe(tern__conv *c)
         tern__conv_operand *op = &c->op[i];
         if (!op->view) continue;
         bool exact = op->result && (i == TERN__CONV_W || i == TERN__CONV_B);
-        op->type = tern__dnnl_type(exact ? TERN_F32 : op->view->dtype);
+        op->type = (int32_t)tern__dnnl_type(exact ? TERN_F32 : op->view->dtype);
         op->have =
             i == TERN__CONV_W ? describe_weight(op->view, c->attr->groups) : tern__dnnl_describe(op->view);
     }
@@ -44,7 +44,7 @@ static void direct_describe(tern__conv *c)
 /* The same tensor in a format of oneDNN's choice. */
 static tern__dnnl_desc any_format(const tern__conv_operand *op)
 {
-    return tern__dnnl_by_tag(op->have.ndim, op->have.shape, dnnl_format_tag_any, op->type);
+    return tern__dnnl_by_tag(op->have.ndim, op->have.shape, dnnl_format_tag_any, (dnnl_data_type_t)op->type);
 }
 
 static dnnl_prop_kind_t direction(tern__kernel kernel)
@@ -60,7 +60,7 @@ static int direct_plan(const tern__conv *c, bool free_choice, dnnl_primitive_des
     tern__dnnl_desc w = any_format(&op[TERN__CONV_W]), b = op[TERN__CONV_B].have;
     tern__dnnl_desc x = free_choice ? any_format(&op[TERN__CONV_X]) : op[TERN__CONV_X].have;
     tern__dnnl_desc y = free_choice ? any_format(&op[TERN__CONV_Y]) : op[TERN__CONV_Y].have;
-    b.type = (int32_t)op[TERN__CONV_B].type;
+    b.type = op[TERN__CONV_B].type;
     tern__dnnl_conv want = {.kind = direction(c->call->kernel),
                             .x = &x,
                             .w = &w,

@@ -1,7 +1,6 @@
 /* operands.c - brings a convolution's operands to the algorithm's format, and results back. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/pack.h"
-#include "kernels/reduce.h"
 
 static void *conv_data_of(const tern__conv_operand *op)
 {
@@ -69,22 +68,4 @@ int tern__conv_take_back(tern__conv *c, const tern__prim_key *key, int i)
     if (op->add && tern__dnnl_same(&op->have, op->to)) return add_same(c->call, op);
     return reorder(c->call, *key, i, &(tern__dnnl_memory){op->to, op->data},
                    &(tern__dnnl_memory){&op->have, conv_data_of(op)}, op->add);
-}
-
-int tern__conv_sum_bias(const tern__conv *c)
-{
-    static const tern__factor_attr one = {1};
-    const tern__view *b = c->op[TERN__CONV_B].view, *dy = c->op[TERN__CONV_Y].view;
-    if (!b) return TERN_OK;
-    tern__view seen = tern__view_make(b->dtype, TERN__PLAIN, dy->ndim, dy->shape);
-    for (int d = 0; d < dy->ndim; d++) seen.stride[d] = d == 1;
-    seen.data = b->data;
-    tern__call sum = {.device = c->call->device,
-                      .kernel = TERN__SUM,
-                      .in = {dy},
-                      .out = {&seen},
-                      .add = {c->op[TERN__CONV_B].add},
-                      .attr = &one,
-                      .err = c->call->err};
-    return tern__kernel_run(&sum);
 }

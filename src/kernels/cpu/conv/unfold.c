@@ -178,6 +178,7 @@ static bool unfold_takes(const tern__conv *c)
 /* With more channels oneDNN's loops have less to lose. */
 static bool unfold_pays(const tern__conv *c)
 {
+    if (!tern__dnnl_is_there()) return true;
     return c->op[TERN__CONV_W].view->shape[1] == 1 && tern__dnnl_has_convolutions() &&
            tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
