@@ -6,6 +6,8 @@
 #include "kernels/kernel.h"
 
 int tern__cpu_pointwise(const tern__call *call);
+/* The call's input copied to its output, in any layouts. */
+int tern__cpu_copy(const tern__call *call);
 #define K(id, name, inputs, outputs) int tern__cpu_##name(const tern__call *call);
 #define G(id, name, inputs, outputs)
 #include "kernels/kernels.def"

@@ -156,11 +156,6 @@ bool tern__dnnl_has_convolutions(void)
 #endif
 }
 
-tern__prim_key tern__prim_key_make(const tern__call *call, int part)
-{
-    return (tern__prim_key){.kernel = (int32_t)call->kernel, .part = part, .threads = call->device->threads};
-}
-
 uint64_t tern__dnnl_hash(const void *bytes, size_t size)
 {
     uint64_t hash = TERN__FNV;

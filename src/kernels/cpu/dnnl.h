@@ -48,7 +48,10 @@ typedef struct tern__prim_key {
 } tern__prim_key;
 
 /* Returns a key for this call with kernel, threads and `part` set. */
-tern__prim_key tern__prim_key_make(const tern__call *call, int part);
+static inline tern__prim_key tern__prim_key_make(const tern__call *call, int part)
+{
+    return (tern__prim_key){.kernel = (int32_t)call->kernel, .part = part, .threads = call->device->threads};
+}
 /* The number of primitives that the device has cached. */
 int tern__prims_count(const tern_device *device);
 

@@ -35,11 +35,6 @@ const char *tern__kernel_lacks(tern_dtype dtype)
     return dtype == TERN_F16 ? "a oneDNN with kernels for f16" : NULL;
 }
 
-tern__prim_key tern__prim_key_make(const tern__call *call, int part)
-{
-    return (tern__prim_key){.kernel = (int32_t)call->kernel, .part = part, .threads = call->device->threads};
-}
-
 int tern__prims_count(const tern_device *device)
 {
     (void)device;
@@ -54,10 +49,7 @@ int tern__dnnl_multiply(const tern__call *call, const tern__product *p, char *co
 
 int tern__cpu_reorder(const tern__call *call)
 {
-    tern__call copy = *call;
-    copy.kernel = TERN__COPY;
-    copy.attr = NULL;
-    return tern__cpu_pointwise(&copy);
+    return tern__cpu_copy(call);
 }
 
 static bool direct_takes_nothing(const tern__conv *c)

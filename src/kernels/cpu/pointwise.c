@@ -251,3 +251,11 @@ int tern__cpu_pointwise(const tern__call *call)
         pointwise_part(&w, part_start(&w, t, threads), part_start(&w, t + 1, threads));
     return TERN_OK;
 }
+
+int tern__cpu_copy(const tern__call *call)
+{
+    tern__call copy = *call;
+    copy.kernel = TERN__COPY;
+    copy.attr = NULL;
+    return tern__cpu_pointwise(&copy);
+}

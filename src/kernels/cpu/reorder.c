@@ -27,19 +27,10 @@ static bool reorder_takes(const tern__view *view)
            ((view->layout == TERN__BLOCKED16 && view->ndim <= 5) || tern__view_is_contiguous(view));
 }
 
-/* Copies by a plan, which handles both layouts. */
-static int reorder_copy(const tern__call *call)
-{
-    tern__call one = *call;
-    one.kernel = TERN__COPY;
-    one.attr = NULL;
-    return tern__cpu_pointwise(&one);
-}
-
 int tern__cpu_reorder(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!reorder_takes(x) || !reorder_takes(y)) return reorder_copy(call);
+    if (!reorder_takes(x) || !reorder_takes(y)) return tern__cpu_copy(call);
     tern__dnnl_desc from = tern__dnnl_describe(x), to = tern__dnnl_describe(y);
     tern__prim_key key = tern__prim_key_make(call, 0);
     key.number[0] = x->layout;

@@ -31,17 +31,13 @@ dim3 gridDim, blockDim;
 
 /* ---- fibers: the threads of a block ---- */
 
-/* A thread gets a stack when it begins, and the next one goes on with it where a thread ends before it has
- * waited for others: most kernels then need one stack and no switch. A thread that waits switches to the next
- * one that can go on, and the last of those to the scheduler, which looks who may pass. */
-
 #define WARP    32
-#define STACK   (192 << 10)
+#define STACK   (128 << 10)
 #define THREADS 1024 /* most threads of a block */
 #define FREE    256  /* threads that have enough registers without launch bounds */
 #define BLOCKS  8    /* most blocks of a cluster */
 
-enum wait { AT_BLOCK, AT_WARP, AT_CLUSTER, RUNNING, NEW, DONE };
+enum wait { RUNNING, AT_BLOCK, AT_WARP, AT_CLUSTER, DONE };
 
 /* A value that is read without a barrier and does not order anything. */
 template <class T> struct loose {
@@ -66,22 +62,19 @@ struct pending {
 /* The place where a fiber or the scheduler continues. */
 typedef void *whereabouts[5];
 
-struct stack {
+struct fiber {
     ucontext_t beginning;
     whereabouts place;
     bool has_begun;
-    void *seen; /* ThreadSanitizer's handle */
-};
-
-struct fiber {
-    stack *on;
     loose<int> shuffles;
     loose<bool> has_waited; /* for the previous kernel */
     bool has_arrived;       /* it has arrived at the cluster's barrier and will wait for it */
     std::vector<std::vector<pending>> groups; /* the last one is still open */
-    int met[RUNNING];                         /* barriers so far, by kind */
+    int met[DONE];                            /* barriers so far, by kind */
     dim3 index;
     int rank; /* rank of its block in the cluster */
+    char *stack;
+    void *seen; /* ThreadSanitizer's handle */
 };
 
 static struct {
@@ -92,9 +85,7 @@ static struct {
     loose<wait> state[BLOCKS * THREADS]; /* of each fiber, for the scheduler, which looks at all */
     loose<int> current;
     int count, each;     /* threads of all blocks of the cluster; threads per block */
-    int left[BLOCKS];    /* of each block: its threads that have not ended */
     dim3 of[BLOCKS];     /* blockIdx of each block */
-    bool is_backward;    /* the last thread runs first */
     loose<bool> is_open; /* whether device memory is accessible */
     void (*thread)(void *ctx);
     void *ctx;
@@ -125,85 +116,28 @@ static fiber *running()
     __builtin_longjmp(to, 1);
 }
 
-/* Begins or continues a stack; the stack that is left goes on from `from`. */
-[[CHANGES_FIBER]] static void change(whereabouts from, stack *to)
+[[CHANGES_FIBER]] static void enter(fiber *f)
 {
-    if (__builtin_setjmp(from)) return;
-    if (to->has_begun) jump(to->place);
-    to->has_begun = true;
-    setcontext(&to->beginning);
+    if (__builtin_setjmp(block.scheduler)) return;
+    if (f->has_begun) jump(f->place);
+    f->has_begun = true;
+    setcontext(&f->beginning);
 }
 
-[[CHANGES_FIBER]] static void leave(whereabouts from)
+[[CHANGES_FIBER]] static void leave(fiber *self)
 {
-    if (!__builtin_setjmp(from)) jump(block.scheduler);
+    if (!__builtin_setjmp(self->place)) jump(block.scheduler);
 }
 
-/* The thread whose turn is `n`, or the turn of thread `n`. */
-static int turn_of(int n)
-{
-    return block.is_backward ? block.count - 1 - n : n;
-}
-
-/* The first turn in [n, end) of a thread that can go on; `end`: there is none. */
-static int find_next(int n, int end)
-{
-    for (; n < end; n++) {
-        wait state = block.state[turn_of(n)];
-        if (state == RUNNING || state == NEW) break;
-    }
-    return n;
-}
-
-/* If all unfinished fibers of [first, last) wait for each other, lets them go on. */
-static bool release(int first, int last, wait state)
-{
-    int arrived = 0;
-    for (int i = first; i < last; i++) {
-        if (block.state[i] == DONE) continue;
-        if (block.state[i] != state) return false;
-        arrived++;
-    }
-    for (int i = first; i < last && arrived; i++)
-        if (block.state[i] == state) block.state[i] = RUNNING;
-    return arrived > 0;
-}
-
-/* The turn that comes after the current thread's: of its warp, as long as that can go on, then of the others.
- * So the stacks of one warp are in the cache. */
-static int find_after()
-{
-    int turn = turn_of(block.current), first = block.current / WARP * WARP;
-    int last = std::min(first + WARP, block.count), begin = std::min(turn_of(first), turn_of(last - 1));
-    int end = begin + last - first, next = find_next(turn + 1, end);
-    if (next == end && release(first, last, AT_WARP)) next = find_next(begin, end);
-    return next < end ? next : find_next(end, block.count);
-}
-
-/* Makes a thread the current one. Returns its stack, to change to. */
-static stack *thread_choose(int n)
-{
-    block.current = turn_of(n);
-    block.state[block.current] = RUNNING;
-    return running()->on;
-}
-
-/* Switches to the next thread or the scheduler; continues after `place` has been released. */
+/* Switches to the scheduler; continues after `place` has been released. */
 static void yield(wait state, char *place)
 {
-    stack *own = running()->on;
+    fiber *self = running();
+    void *next = block.scheduler_seen;
     block.state[block.current] = state;
-    int next = find_after();
     __tsan_release(place);
-    if (next < block.count) {
-        stack *to = thread_choose(next);
-        __tsan_switch_to_fiber(to->seen, __tsan_switch_to_fiber_no_sync);
-        change(own->place, to);
-        return;
-    }
-    void *scheduler = block.scheduler_seen;
-    __tsan_switch_to_fiber(scheduler, __tsan_switch_to_fiber_no_sync);
-    leave(own->place);
+    __tsan_switch_to_fiber(next, __tsan_switch_to_fiber_no_sync);
+    leave(self);
 }
 
 static void meet(wait state)
@@ -216,54 +150,24 @@ static void meet(wait state)
     __tsan_acquire(place);
 }
 
-/* Counts the current thread as ended. The shared memory of a block that has ended is overwritten. */
-static void thread_end()
-{
-    int rank = running()->rank;
-    if (--block.left[rank]) return;
-    __tsan_acquire(&block.end);
-    std::memset(block.shared[rank].data(), 0x5a, block.shared[rank].size());
-}
-
-/* Goes on with the next thread on the same stack, unless that has begun. ThreadSanitizer has to see each
- * thread on a stack of its own. */
-static bool thread_next()
-{
-#ifdef __SANITIZE_THREAD__
-    return false;
-#endif
-    int n = turn_of(block.current) + 1, next = turn_of(n);
-    if (n >= block.count || block.state[next] != NEW) return false;
-    std::swap(running()->on, block.fibers[next]->on);
-    block.state[block.current] = DONE;
-    block.state[next] = RUNNING;
-    block.current = next;
-    return true;
-}
-
 static void body()
 {
     for (;;) {
         __tsan_acquire(&block.beginning);
         block.thread(block.ctx);
-        __tsan_release(&block.end);
-        thread_end();
-        if (!thread_next()) yield(DONE, &block.end);
+        yield(DONE, &block.end);
     }
 }
 
 static fiber *new_fiber()
 {
     fiber *f = new fiber();
-    stack *on = f->on = new stack();
-    f->groups.resize(1);
-    getcontext(&on->beginning);
-    on->beginning.uc_stack.ss_sp =
-        mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    /* The stacks' ends lie in different sets of the cache. */
-    on->beginning.uc_stack.ss_size = STACK - (size_t)(block.made % 64) * 1024;
-    makecontext(&on->beginning, body, 0);
-    on->seen = __tsan_create_fiber(0);
+    f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    getcontext(&f->beginning);
+    f->beginning.uc_stack.ss_sp = f->stack;
+    f->beginning.uc_stack.ss_size = STACK;
+    makecontext(&f->beginning, body, 0);
+    f->seen = __tsan_create_fiber(0);
     return f;
 }
 
@@ -381,40 +285,33 @@ void __pipeline_wait_prior(size_t groups)
         }
 }
 
-static void begin_block(int rank, uint64_t number)
+/* If all unfinished fibers of [first, last) wait for each other, lets them go on. */
+static bool release(int first, int last, wait state)
 {
-    block.of[rank] = dim3((unsigned)(number % gridDim.x), (unsigned)(number / gridDim.x % gridDim.y),
-                          (unsigned)(number / gridDim.x / gridDim.y));
-    block.left[rank] = block.each;
-    for (int i = rank * block.each; i < (rank + 1) * block.each; i++) {
-        fiber *f = block.fibers[i];
-        block.state[i] = NEW;
-        block.shuffles[i / WARP] = 0;
-        f->rank = rank;
-        f->shuffles = 0;
-        f->has_waited = f->has_arrived = false;
-        std::fill_n(f->met, (int)RUNNING, 0);
-        f->groups.resize(1);
-        f->groups[0].clear();
+    int arrived = 0;
+    for (int i = first; i < last; i++) {
+        if (block.state[i] == DONE) continue;
+        if (block.state[i] != state) return false;
+        arrived++;
     }
+    for (int i = first; i < last && arrived; i++)
+        if (block.state[i] == state) block.state[i] = RUNNING;
+    return arrived > 0;
 }
 
-/* Runs all threads that can go on, each until it waits or ends. Returns false if there was none. */
-static bool run_fibers()
+static bool is_over(int first, int last)
 {
-    int next = find_next(0, block.count);
-    if (next == block.count) return false;
-    for (; next < block.count; next = find_next(next, block.count)) {
-        stack *to = thread_choose(next);
-        __tsan_switch_to_fiber(to->seen, __tsan_switch_to_fiber_no_sync);
-        change(block.scheduler, to);
-    }
+    for (int i = first; i < last; i++)
+        if (block.state[i] != DONE) return false;
     return true;
 }
 
-static bool has_ended()
+/* Overwrites the shared memory of a block that has ended. */
+static void lose_shared(int rank)
 {
-    return std::all_of(block.left, block.left + block.count / block.each, [](int left) { return !left; });
+    if (!is_over(rank * block.each, (rank + 1) * block.each)) return;
+    __tsan_acquire(&block.end);
+    std::memset(block.shared[rank].data(), 0x5a, block.shared[rank].size());
 }
 
 /* TERN_EMULATED_ORDER=backward: the last block and the last thread run first. No result may depend on it. */
@@ -425,11 +322,44 @@ static bool goes_backward()
     return is_backward;
 }
 
+static void begin_block(int rank, uint64_t number)
+{
+    block.of[rank] = dim3((unsigned)(number % gridDim.x), (unsigned)(number / gridDim.x % gridDim.y),
+                          (unsigned)(number / gridDim.x / gridDim.y));
+    for (int i = rank * block.each; i < (rank + 1) * block.each; i++) {
+        fiber *f = block.fibers[i];
+        block.state[i] = RUNNING;
+        block.shuffles[i / WARP] = 0;
+        f->rank = rank;
+        f->shuffles = 0;
+        f->has_waited = f->has_arrived = false;
+        std::fill_n(f->met, (int)DONE, 0);
+        f->groups.assign(1, {});
+    }
+}
+
+static bool run_fibers()
+{
+    const bool is_backward = goes_backward();
+    bool moved = false;
+    for (int n = 0; n < block.count; n++) {
+        int i = is_backward ? block.count - 1 - n : n;
+        if (block.state[i] != RUNNING) continue;
+        fiber *f = block.fibers[i];
+        block.current = i;
+        __tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
+        enter(f);
+        if (block.state[i] == DONE) lose_shared(f->rank);
+        moved = true;
+    }
+    return moved;
+}
+
 static void run_cluster(uint64_t first)
 {
     for (int rank = 0; rank * block.each < block.count; rank++) begin_block(rank, first + (unsigned)rank);
     __tsan_release(&block.beginning);
-    while (!has_ended()) {
+    while (!is_over(0, block.count)) {
         bool moved = run_fibers();
         for (int of = 0; of < block.count; of += block.each) {
             int end = of + block.each;
@@ -487,7 +417,6 @@ void emulated_run(const emulated_kernel &k, void (*thread)(void *ctx), void *ctx
     block.each = (int)(k.block.x * k.block.y * k.block.z);
     block.count = block.each * (int)k.cluster;
     block.scheduler_seen = __tsan_get_current_fiber();
-    block.is_backward = goes_backward();
     block.thread = thread;
     block.ctx = ctx;
     for (unsigned rank = 0; rank < k.cluster; rank++) block.shared[rank].assign(k.shared + 16, (char)0x5a);
@@ -496,7 +425,7 @@ void emulated_run(const emulated_kernel &k, void (*thread)(void *ctx), void *ctx
     uint64_t blocks = (uint64_t)k.grid.x * k.grid.y * k.grid.z, clusters = blocks / k.cluster;
     emulated_counted.largest = std::max(emulated_counted.largest, (int64_t)blocks);
     for (uint64_t n = 0; n < clusters; n++) {
-        run_cluster((block.is_backward ? clusters - 1 - n : n) * k.cluster);
+        run_cluster((goes_backward() ? clusters - 1 - n : n) * k.cluster);
         emulated_ms += 1e-3 * k.cluster;
     }
     emulated_memory_close();
