@@ -142,14 +142,16 @@ class TwoHosts(unittest.TestCase):
         self.assertNotEqual(job.returncode, 0)
 
     def test_a_cut_cable(self):
-        """The ranks of both hosts end, and so does the launcher. Open MPI's has to probe its connections for that (docs/launchers.md)."""
-        options = []
+        """The ranks of both hosts end, and so does the launcher. Open MPI's has to probe its connections for that, and to notice
+        before its ranks do (docs/launchers.md)."""
+        options, seconds = [], "3"
         if mpirun.NAME == "openmpi":
             if mpirun.version() >= (5, 0):
                 self.skipTest("its daemons do not look for hosts that are cut off")
-            for name, value in (("time", 2), ("intvl", 1), ("probes", 2)):
+            seconds = "10"
+            for name, value in (("time", 1), ("intvl", 1), ("probes", 2)):
                 options += ["--mca", f"oob_tcp_keepalive_{name}", str(value)]
-        job = self.start(mpirun.program("mpi_rank"), "hurry", options=options)
+        job = self.start(mpirun.program("mpi_rank"), "hurry", seconds, options=options)
         pids = dict(re.match(r"rank (\d) of 4, local \d, pid (\d+)", job.stdout.readline()).groups() for _ in range(4))
         self.assertTrue(self.hosts[0].run("ip", "link", "set", "eth0", "down"))
         self.assertNotEqual(job.wait(timeout=60), 0)

@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     if (!strcmp(what, "warn")) opts.connect_timeout_s = 8; /* the warning comes after half of it */
     if (!strcmp(what, "pour")) opts.timeout_s = 4;
     if (!strcmp(what, "keep")) atexit(close_kept);
-    if (!strcmp(what, "hurry")) opts.timeout_s = opts.host_timeout_s = 3;
+    if (!strcmp(what, "hurry") && argc > 2) opts.timeout_s = opts.host_timeout_s = atof(argv[2]);
     int status = 0;
     for (int times = strcmp(what, "twice") ? 1 : 2; times && !status; times--) {
         tern_group *world = tern_group_open(&opts, &err);
