@@ -29,6 +29,14 @@ static inline bool tern__is_set(const tern_error *err)
     return err && err->code != TERN_OK;
 }
 
+/* Makes an error "none" without zeroing all of its text, which a fast path has no time for. */
+static inline void tern__error_clear(tern_error *err)
+{
+    err->code = err->native = 0;
+    err->func = NULL;
+    err->text[0] = '\0';
+}
+
 /* ---- memory, from the user's allocator: zeroed, aligned to 64 bytes; NULL sets E_MEMORY with the size ----
  */
 

@@ -1,5 +1,6 @@
 /* test_refused.c - calls that the collectives refuse: a wrong call of one rank, of which the others are
  * told, and calls of two ranks that do not match, for which all get the same error. */
+#include "comm/meet/shm.h"
 #include "group_fixture.h"
 
 #include <math.h>
@@ -198,11 +199,79 @@ static void test_mismatches_are_told_to_all(void **state)
     for (size_t i = 0; i < TERN__COUNT(pairs); i++) assert_ranks_ok(ranks_run(3, pair_body, &i));
 }
 
+/* ---- a mismatch that nobody waits for at the moment when it is found ---- */
+
+#define LATE_TEXT "rank 0 gives 2 elements to rank 1, which takes 9"
+
+typedef struct late_hook {
+    tern__progress_hook hook;
+    tern_group *group;
+    int rank;
+} late_hook;
+
+/* Rank 1 is slow to find the mismatch. Rank 0 finds it when rank 1 has ended the family for it. */
+static int late_hook_progress(tern__progress_hook *hook, tern_error *err)
+{
+    late_hook *late = (late_hook *)hook;
+    tern_group *group = late->group;
+    if (late->rank == 1)
+        usleep(20000);
+    else if (!group->backend->test(group->channel, 1, err))
+        usleep(100000);
+    return TERN_OK;
+}
+
+/* Rank 2, whose counts match, comes last. */
+static int late_wait_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    memory m;
+    begin(&f, boot, &m);
+    late_hook late = {.hook = {.progress = late_hook_progress}, .group = f.group, .rank = rank};
+    if (rank == 2) usleep(100000);
+    if (rank < 2) tern__progress_hook_add(&f.group->hooks, &late.hook);
+    (rank == 1 ? lists_9 : lists)(f.group, m, &f.err);
+    if (rank < 2) tern__progress_hook_remove(&f.group->hooks, &late.hook);
+    RANK_CHECK(rank, rank == 2 || (f.err.code == TERN_E_MISMATCH && strstr(f.err.text, LATE_TEXT)));
+    return fixture_close(&f);
+}
+
+/* The test of a work that is done finds that a later work has failed. */
+static int late_test_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    memory m;
+    begin(&f, boot, &m);
+    int status = TERN_PENDING;
+    tern_work *done = tern_all_reduce_post(f.group, m.x, 4, TERN_F32, TERN_SUM, &f.err);
+    tern_work *failed = tern_all_gather_v_post(
+        f.group, m.y, 2, (tern_span[]){{m.y + 64, rank == 1 ? 9 : 2}, {m.y + 128, 2}, {m.y + 192, 2}},
+        TERN_F32, &f.err);
+    RANK_CHECK(rank, done && failed);
+    if (rank == 1) usleep(200000);
+    while (rank == 0 && status == TERN_PENDING) status = f.group->backend->test(f.group->channel, 2, &f.err);
+    RANK_CHECK(rank, rank || (!status && !tern_work_test(done, &f.err)));
+    status = tern_work_wait(failed, &f.err);
+    RANK_CHECK(rank, rank == 2 || (status == TERN_E_MISMATCH && strstr(f.err.text, LATE_TEXT)));
+    tern_work_wait(done, NULL);
+    return fixture_close(&f);
+}
+
+static void test_a_mismatch_that_another_wait_finds(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, late_wait_body, NULL));
+    assert_ranks_ok(ranks_run(3, late_test_body, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_calls_end_the_group),
         cmocka_unit_test(test_mismatches_are_told_to_all),
+        cmocka_unit_test(test_a_mismatch_that_another_wait_finds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -436,11 +436,9 @@ static int run_held(tern_group *group, const tern__request *r, tern_error *err)
 
 int tern__request_run(tern_group *group, const tern__request *r, tern_error *err)
 {
-    tern_error why; /* all of its text need not be zeroed, which takes longer than to find the memory */
+    tern_error why;
     tern_work work;
-    why.code = why.native = 0;
-    why.func = NULL;
-    why.text[0] = '\0';
+    tern__error_clear(&why);
     int status = tern__call_given(group, r->func, err);
     if (status) return status;
     if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);

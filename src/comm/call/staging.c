@@ -344,11 +344,17 @@ static int load_all(tern__staging *staging, tern_error *err)
     return status == TERN_PENDING ? TERN_OK : status;
 }
 
+/* A failure is the group's at once: the caller may wait for another work, which is done, and forget it. */
 int tern__staging_pump(tern__staging *staging, tern_error *err)
 {
+    tern_error why;
     if (!staging->first || staging->group->root->error.code) return TERN_OK;
-    int status = land_all(staging, err);
-    return status ? status : load_all(staging, err);
+    tern__error_clear(&why);
+    int status = land_all(staging, &why);
+    if (!status) status = load_all(staging, &why);
+    if (!status) return TERN_OK;
+    if (err && !err->code) *err = why;
+    return tern__group_fail(staging->group, &why);
 }
 
 /* Waits for the device whose copies are next, or else for the peers. */
@@ -364,7 +370,8 @@ int tern__staging_wait(tern__staging *staging, tern_work *work, tern_error *err)
 {
     int status = tern__staging_pump(staging, err);
     while (!status && work->status == TERN_PENDING) {
-        status = wait_for_piece(staging, err);
+        status = tern__group_told(staging->group, work->func, err);
+        if (!status) status = wait_for_piece(staging, err);
         if (!status) status = tern__staging_pump(staging, err);
     }
     return status;
