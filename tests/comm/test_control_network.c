@@ -286,8 +286,8 @@ static void a_stopped_rank_of_another_host_is_not_lost(void **state)
     host_timeout_s = 15;
 }
 
-/* The outage begins when the ranks have met and their last messages are acknowledged. Returns the longest time
- * that it may have taken. */
+/* The outage begins when the ranks have met and their last messages are acknowledged. Returns the longest
+ * time that it may have taken. */
 static double run_outage(ranks *r, board *b)
 {
     *r = network_start(&net, 3, outlast_a_silence, b);

@@ -300,8 +300,8 @@ static void test_rank_leaves_early(void **state)
 
 enum { LOOPS, ENDS, STOPS, STOPPED };
 
-/* All ranks reduce in a loop until the board's phase is ENDS or an error occurs. Sums stay exact. At STOPS the
- * actor stops, and the others go on with a short time-out at STOPPED. */
+/* All ranks reduce in a loop until the board's phase is ENDS or an error occurs. Sums stay exact. At STOPS
+ * the actor stops, and the others go on with a short time-out at STOPPED. */
 static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;

@@ -5,7 +5,7 @@
  * same text. A failure that came through the control plane alone (a death) is copied there.
  *
  * A rank that fails may lose its core, or its life, at any moment, and its peers must not wait for the rest
- * of its text. So each rank has a record of its own, which it writes whole before it offers it as the first. */
+ * of its text. So each rank has a record of its own, and writes it whole before it offers it as the first. */
 #include "comm/meet/failure.h"
 
 #include "base/text.h"
