@@ -5,6 +5,7 @@
 #include "comm/store/hello.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <netdb.h>
 
 static network net;
@@ -285,26 +286,42 @@ static void a_stopped_rank_of_another_host_is_not_lost(void **state)
     host_timeout_s = 15;
 }
 
-/* The outage begins when the ranks have met and their last messages are acknowledged, and ends when a quarter
- * of the time is left. */
+/* The outage begins when the ranks have met and their last messages are acknowledged. Returns the longest
+ * time that it may have taken. */
+static double run_outage(ranks *r, board *b)
+{
+    *r = network_start(&net, 3, outlast_a_silence, b);
+    assert_true(await_count(&b->ready, 3));
+    tern__poll(NULL, 0, tern__deadline(0.3));
+    int64_t start = tern__now_ns();
+    assert_true(network_run(&net, 1, cut));
+    tern__poll(NULL, 0, start + INT64_C(4000000000));
+    assert_true(network_run(&net, 1, mend));
+    double seconds = (double)(tern__now_ns() - start) * 1e-9;
+    tern__poll(NULL, 0, tern__deadline(3));
+    atomic_store(&b->go, 1);
+    ranks_wait(r);
+    return seconds;
+}
+
+/* A quarter of the time is left at its end. On a busy machine it may take longer, and then it does not count.
+ */
 static void a_short_outage_is_survived(void **state)
 {
     (void)state;
-    board *b = board_new();
+    const int tries = 5;
+    const double enough_s = 4.5;
+    double seconds = INFINITY;
     host_timeout_s = 6;
-    int64_t start = tern__now_ns();
-    ranks r = network_start(&net, 3, outlast_a_silence, b);
-    assert_true(await_count(&b->ready, 3));
-    tern__poll(NULL, 0, tern__deadline(0.3));
-    assert_true(network_run(&net, 1, cut));
-    tern__poll(NULL, 0, start + INT64_C(4500000000));
-    assert_true(network_run(&net, 1, mend));
-    tern__poll(NULL, 0, start + INT64_C(7500000000));
-    atomic_store(&b->go, 1);
-    ranks_wait(&r);
-    assert_ranks_ok(r);
-    board_free(b);
+    for (int i = 0; i < tries && seconds > enough_s; i++) {
+        ranks r;
+        board *b = board_new();
+        seconds = run_outage(&r, b);
+        if (seconds <= enough_s) assert_ranks_ok(r);
+        board_free(b);
+    }
     host_timeout_s = 15;
+    if (seconds > enough_s) skip_test("the machine is too busy to end an outage in time");
 }
 
 /* ---- hosts that cannot reach each other ---- */

@@ -197,6 +197,49 @@ static void test_family_of_threads(void **state)
     }
 }
 
+/* ---- a descriptor that is read long after its sender has left ---- */
+
+enum { STALLED = 1, OPENS, LEFT };
+
+/* Keeps the control thread from reading, as a busy machine does. */
+static void stall_control(void *ctx)
+{
+    board *b = ctx;
+    int begins = 0;
+    if (!atomic_compare_exchange_strong(&b->phase, &begins, STALLED)) return;
+    await_count(&b->phase, LEFT);
+    usleep(1500000);
+}
+
+static int slow_reader_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group *world = open_world(boot, &err), *group = tern_group_split(world, 0, 0, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 0) tern__control_tick_set(world->control, stall_control, b);
+    RANK_CHECK(rank, await_count(&b->phase, STALLED));
+    if (rank == 0) atomic_store(&b->phase, OPENS);
+    RANK_CHECK(rank, await_count(&b->phase, OPENS));
+    open_window(group, 100, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group_close(group);
+    if (rank == 1) atomic_store(&b->phase, LEFT);
+    tern_barrier(world, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 0) tern__control_tick_set(world->control, NULL, NULL);
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_what_a_rank_sent_before_it_left_is_awaited(void **state)
+{
+    (void)state;
+    board *b = share_memory(sizeof(board));
+    assert_ranks_ok(ranks_run(2, slow_reader_body, b));
+    board_free(b);
+}
+
 /* ---- making a group together ---- */
 
 enum { OTHER_LIST, OTHER_CALL, DIES, LEAVES, CALLS_ELSE, DISAGREEMENTS };
@@ -561,6 +604,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_family_fails_as_a_whole),
         cmocka_unit_test(test_family_of_threads),
+        cmocka_unit_test(test_what_a_rank_sent_before_it_left_is_awaited),
         cmocka_unit_test(test_ranks_disagree_on_a_group),
         cmocka_unit_test(test_killed_while_making_groups),
         cmocka_unit_test(test_no_memory_for_a_group),

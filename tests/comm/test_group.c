@@ -19,14 +19,11 @@ typedef struct board {
     size_t floats;
     bool plain;
     int variant, actor;
-    double timeout_s;
 } board;
 
 static board *board_new(void)
 {
-    board *b = share_memory(sizeof(*b));
-    b->timeout_s = 20;
-    return b;
+    return share_memory(sizeof(board));
 }
 
 static void board_free(board *b)
@@ -34,10 +31,10 @@ static void board_free(board *b)
     munmap(b, sizeof(*b));
 }
 
-static tern_group *open_group(const tern__bootstrap *boot, const board *b, tern_error *err)
+static tern_group *open_group(const tern__bootstrap *boot, tern_error *err)
 {
     tern_group_opts opts = tern_group_defaults();
-    opts.timeout_s = b->timeout_s;
+    opts.timeout_s = 20;
     return tern__group_open_boot(boot, &opts, err);
 }
 
@@ -85,7 +82,7 @@ static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
     board *b = arg;
     tern_error err = {0};
     float x[101] = {0};
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     if (b->variant % 2) tern_group_mem_alloc(group, sizeof(x), &err);
     tern_barrier(group, &err);
     RANK_CHECK_OK(rank, err);
@@ -115,9 +112,10 @@ static void test_mismatch_is_told_to_all(void **state)
 /* The roots differ in a posted work that no rank has waited for yet. */
 static int root_body(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     tern_error err = {0}, later = {0};
     float x[4] = {0}, y[4] = {0};
-    tern_group *group = open_group(boot, arg, &err);
+    tern_group *group = open_group(boot, &err);
     tern_work *work = tern_broadcast_post(group, x, 4, TERN_F32, rank == 1, &err);
     RANK_CHECK_OK(rank, err);
     tern_work *next = tern_all_reduce_post(group, y, 4, TERN_F32, TERN_SUM, &later);
@@ -141,8 +139,9 @@ static void test_mismatch_of_roots_in_flight(void **state)
 /* More memory than any machine has: nothing is allocated, and no process is killed for it. */
 static int huge_body(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     tern_error err = {0};
-    tern_group *group = open_group(boot, arg, &err);
+    tern_group *group = open_group(boot, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, !tern_group_mem_alloc(group, (size_t)1 << 50, &err));
     RANK_CHECK(rank, err.code == TERN_E_MEMORY ||
@@ -162,8 +161,9 @@ static void windows_beyond_the_machine_are_refused(void **state)
 
 static int window_body(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     tern_error err = {0};
-    tern_group *group = open_group(boot, arg, &err);
+    tern_group *group = open_group(boot, &err);
     tern_barrier(group, &err); /* else a rank may be told of the others' error while it opens the group */
     RANK_CHECK_OK(rank, err);
     uint32_t window;
@@ -213,7 +213,7 @@ static int invalid_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     float *window = tern_group_mem_alloc(group, 1 << 12, &err), x = 0;
     RANK_CHECK_OK(rank, err);
     if (rank == 1) {
@@ -241,8 +241,9 @@ static void test_own_mistake_ends_the_group(void **state)
 
 static int abort_body(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     tern_error err = {0};
-    tern_group *group = open_group(boot, arg, &err); /* the others may still be in here when they are told */
+    tern_group *group = open_group(boot, &err); /* the others may still be in here when they are told */
     if (rank == 2) tern_group_abort(group, TERN_E_IO, "the disk is full");
     tern_barrier(group, &err);
     RANK_CHECK(rank, err.code == (rank == 2 ? TERN_E_IO : TERN_E_PEER));
@@ -267,7 +268,7 @@ static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
     board *b = arg;
     tern_error err = {0};
     float x = 1;
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     for (int i = 0; i < 3; i++) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
     if (rank == 1) {
         RANK_CHECK_OK(rank,
@@ -297,18 +298,24 @@ static void test_rank_leaves_early(void **state)
 
 /* ---- dying and stopping ---- */
 
-/* All ranks reduce in a loop until the board's phase is 1 or an error occurs. Sums stay exact. */
+enum { LOOPS, ENDS, STOPS, STOPPED };
+
+/* All ranks reduce in a loop until the board's phase is ENDS or an error occurs. Sums stay exact. At STOPS
+ * the actor stops, and the others go on with a short time-out at STOPPED. */
 static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     float *x = b->plain ? malloc(b->floats * 4) : tern_group_mem_alloc(group, b->floats * 4, &err);
     RANK_CHECK_OK(rank, err);
     for (int round = 0; !err.code; round++) {
-        int32_t stop = rank == 0 && atomic_load(&b->phase) == 1;
-        tern_broadcast(group, &stop, 1, TERN_I32, 0, &err);
-        if (stop) break;
+        int32_t phase = rank == 0 ? atomic_load(&b->phase) : LOOPS;
+        tern_broadcast(group, &phase, 1, TERN_I32, 0, &err);
+        if (phase == ENDS) break;
+        if (phase == STOPS && rank == b->actor) raise(SIGSTOP);
+        RANK_CHECK(rank, phase != STOPS || await_count(&b->phase, STOPPED));
+        if (phase == STOPS) group->opts.timeout_s = 0.5;
         for (size_t i = 0; i < b->floats; i++) x[i] = (float)(round % 1000 + rank);
         tern_all_reduce(group, x, b->floats, TERN_F32, TERN_MAX, &err);
         for (size_t i = 0; i < b->floats && !err.code; i++)
@@ -376,7 +383,7 @@ static void test_stopped_and_continued_rank(void **state)
         kill(r.pids[i], SIGCONT);
         assert_true(await_count(&b->rounds[i], before + 5));
     }
-    atomic_store(&b->phase, 1);
+    atomic_store(&b->phase, ENDS);
     ranks_wait(&r);
     assert_ranks_ok(r);
     board_free(b);
@@ -386,13 +393,15 @@ static void check_stopped_rank(size_t floats, bool plain)
 {
     board *b = board_new();
     ranks r;
+    int status;
     b->floats = floats;
     b->plain = plain;
-    b->timeout_s = 0.5;
     b->actor = 1;
     start_loop(b, &r, 3);
+    atomic_store(&b->phase, STOPS);
+    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
     int64_t stopped_ns = tern__now_ns();
-    kill(r.pids[1], SIGSTOP);
+    atomic_store(&b->phase, STOPPED);
     assert_true(await_count(&b->failures, 2));
     double seconds = (double)(atomic_load(&b->failed_ns) - stopped_ns) * 1e-9;
     kill(r.pids[1], SIGCONT);
@@ -416,7 +425,7 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     board *b = arg;
     tern_error err = {0};
     float x = 1;
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
     if (rank == 2) {
@@ -424,8 +433,10 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_group_close(group);
         return 0;
     }
+    group->opts.timeout_s = 0.9; /* set once all ranks have come */
     RANK_CHECK(rank, tern_barrier(group, &err) == TERN_E_TIMEOUT);
-    RANK_CHECK(rank, strstr(err.text, "waited 0.9 s in barrier (work 2); not called by rank 2 (") &&
+    RANK_CHECK(rank, strstr(err.text, "waited 0.9 s in barrier (work 2); not called by rank ") &&
+                         strstr(err.text, "not called by rank 2 (") &&
                          strstr(err.text, "whose last in this group was all_reduce of 1 f32, sum (work 1)"));
     atomic_fetch_add(&b->phase, 1);
     tern_group_close(group);
@@ -436,7 +447,6 @@ static void test_timeout_says_what_the_late_rank_did_last(void **state)
 {
     (void)state;
     board *b = board_new();
-    b->timeout_s = 0.9; /* the other ranks are never that late */
     assert_ranks_ok(ranks_run(3, late_body, b));
     board_free(b);
 }
@@ -447,13 +457,17 @@ static int owing_body(int rank, const tern__bootstrap *boot, void *arg)
     board *b = arg;
     tern_error err = {0};
     float out[2];
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     float *in = tern_group_mem_alloc(group, 6 * sizeof(*in), &err);
     tern_work *work = tern_reduce_scatter_post(group, in, out, 2, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->rounds[0], 1);
+    RANK_CHECK(rank, await_count(&b->rounds[0], 3));
+    group->opts.timeout_s = 0.9;
     if (rank == 2) RANK_CHECK(rank, await_count(&b->phase, 2));
     RANK_CHECK(rank, tern_work_wait(work, &err) == TERN_E_TIMEOUT);
-    RANK_CHECK(rank, strstr(err.text, "waited 0.9 s in reduce_scatter of 6 f32, sum (work 1); rank 2 (") &&
+    RANK_CHECK(rank, strstr(err.text, "waited 0.9 s in reduce_scatter of 6 f32, sum (work 1); rank ") &&
+                         strstr(err.text, "; rank 2 (") &&
                          strstr(err.text, "has not come back to do its part"));
     atomic_fetch_add(&b->phase, 1);
     tern_group_close(group);
@@ -464,7 +478,6 @@ static void test_timeout_names_who_owes_its_part(void **state)
 {
     (void)state;
     board *b = board_new();
-    b->timeout_s = 0.9;
     assert_ranks_ok(ranks_run(3, owing_body, b));
     board_free(b);
 }
@@ -478,13 +491,15 @@ static int stopping_body(int rank, const tern__bootstrap *boot, void *arg)
         ", which is stopped (by SIGSTOP or a debugger), which has sent it "};
     tern_error err = {0};
     float out[2];
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     float *in = tern_group_mem_alloc(group, 6 * sizeof(*in), &err);
     tern_work *work =
         b->variant ? NULL : tern_reduce_scatter_post(group, in, out, 2, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->rounds[0], 1);
     if (rank == 2) raise(SIGSTOP);
-    RANK_CHECK(rank, await_count(&b->phase, 1));
+    RANK_CHECK(rank, await_count(&b->phase, 1) && await_count(&b->rounds[0], 3));
+    group->opts.timeout_s = rank == 2 ? 20 : 0.9;
     if (b->variant && rank != 2)
         tern_recv(group, out, 2, TERN_F32, 2, 0, NULL, &err);
     else if (!b->variant)
@@ -501,7 +516,6 @@ static void test_timeout_says_that_a_rank_is_stopped(void **state)
     for (int i = 0; i < 2; i++) {
         board *b = board_new();
         int status;
-        b->timeout_s = 0.9;
         b->variant = i;
         ranks r = ranks_start(3, stopping_body, b);
         assert_int_equal(waitpid(r.pids[2], &status, WUNTRACED), r.pids[2]);
@@ -532,10 +546,11 @@ static int forked_child(int rank, tern_group *group)
 
 static int fork_body(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     tern_error err = {0};
     int status = -1;
     float x = 1;
-    tern_group *group = open_group(boot, arg, &err);
+    tern_group *group = open_group(boot, &err);
     float *window = tern_group_mem_alloc(group, 4, &err);
     tern_work *work = tern_all_reduce_post(group, &x, 1, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
@@ -574,7 +589,7 @@ static int closefrom_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const board *b = arg;
     tern_error err = {0};
-    tern_group *group = open_group(boot, b, &err);
+    tern_group *group = open_group(boot, &err);
     tern_barrier(group, &err);
     RANK_CHECK_OK(rank, err);
     bool closes = rank == 0 || b->variant;
@@ -606,11 +621,12 @@ static void test_descriptors_that_the_program_closed(void **state)
 /* Each rank notices it itself, or is told by the faster one. */
 static int open_on_two_hosts(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     tern_error err = {0};
     tern__bootstrap own = *boot;
     own.host_id = rank ? "attic" : "cellar";
     setenv("TERN_BACKEND", "native", 1);
-    RANK_CHECK(rank, !open_group(&own, arg, &err));
+    RANK_CHECK(rank, !open_group(&own, &err));
     RANK_CHECK(rank, err.code == TERN_E_UNSUPPORTED || err.code == TERN_E_PEER);
     RANK_CHECK(rank, strstr(err.text, "are on different hosts"));
     RANK_CHECK(rank, strstr(err.text, "/cellar, pid") && strstr(err.text, "/attic, pid"));

@@ -62,14 +62,26 @@ typedef struct hole {
     atomic_int ready, go;
 } hole;
 
-/* Small packets still pass, so the control plane sees that the hosts live. */
+enum { HOST_TIMEOUT_S = 2 };
+
+/* gloo gives up after 1.25 times that time, and later on a busy machine. */
+static bool is_told(const char *text)
+{
+    double seconds = 0;
+    const char *of = strstr(text, "10.99.2.2 has acknowledged no packet for ");
+    if (!of || sscanf(of, "10.99.2.2 has acknowledged no packet for %lf s", &seconds) != 1) return false;
+    return seconds >= 1.25 * HOST_TIMEOUT_S && strstr(text, "does the network drop large packets?");
+}
+
+/* Small packets still pass, so the control plane sees that the hosts live. Nothing else would end the wait
+ * before the ranks are killed. */
 static int lose_large_packets(int rank, const tern__bootstrap *boot, void *arg)
 {
     hole *h = *(hole **)arg;
     fixture f = {0};
     tern_group_opts opts = tern_group_defaults();
     opts.connect_timeout_s = 20;
-    opts.host_timeout_s = 2;
+    opts.host_timeout_s = HOST_TIMEOUT_S;
     RANK_CHECK(rank, network_enter(&net, rank));
     f.group = tern__group_open_boot(boot, &opts, &f.err);
     if (fixture_fill(&f, rank, COUNT * sizeof(float))) return 1;
@@ -78,13 +90,10 @@ static int lose_large_packets(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, f.err);
     atomic_fetch_add(&h->ready, 1);
     while (!atomic_load(&h->go)) usleep(1000);
-    int64_t start = tern__now_ns();
     tern_all_reduce(f.group, f.plain, COUNT, TERN_F32, TERN_SUM, &f.err);
-    bool is_said = strstr(f.err.text, "10.99.2.2 has acknowledged no packet for 2.") &&
-                   strstr(f.err.text, "does the network drop large packets?");
+    bool is_said = f.err.code == TERN_E_PEER && is_told(f.err.text);
     if (!is_said) fprintf(stderr, "rank %d: %s\n", rank, f.err.text);
-    RANK_CHECK(rank, f.err.code == TERN_E_PEER && is_said);
-    RANK_CHECK(rank, tern__now_ns() - start < RANKS_SOON_S * INT64_C(1000000000));
+    RANK_CHECK(rank, is_said);
     return fixture_close(&f);
 }
 
@@ -93,8 +102,7 @@ static void lost_large_packets_are_noticed(void **state)
     (void)state;
     hole *h = share_memory(sizeof(*h));
     ranks r = network_start(&net, WORLD, lose_large_packets, &h);
-    int64_t deadline = tern__deadline(20);
-    while (atomic_load(&h->ready) < WORLD && tern__now_ns() < deadline) usleep(1000);
+    assert_true(await_count(&h->ready, WORLD));
     assert_true(network_run(&net, 2, "ip link set eth0 mtu 600"));
     atomic_store(&h->go, 1);
     ranks_wait(&r);

@@ -2,11 +2,16 @@
  * threads of one process that share a mapping, so that a race detector sees their accesses. */
 #include "group_fixture.h"
 
+#include "comm/meet/shm.h"
 #include "comm/move/window/window.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -386,16 +391,22 @@ static void test_signals_do_not_keep_memory_from_being_reserved(void **state)
 
 /* ---- many windows ---- */
 
+/* On a busy machine rank 0 ends it earlier, by an element that is larger by one half. */
 static int many_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
+    enum { least = THOUSANDS(2) };
+    const double enough_s = 20;
     fixture f;
     if (fixture_open(&f, rank, boot, 70000 * 4) || fixture_map(&f)) return 1;
-    float *x = (float *)f.window;
-    for (int n = 0; n < THOUSANDS(100); n++) {
-        x[0] = (float)(n + rank);
+    float *x = (float *)f.window, more = 0;
+    int64_t deadline = tern__deadline(enough_s);
+    for (int n = 0; n < THOUSANDS(100) && more == 0; n++) {
+        bool is_last = rank == 0 && n >= least && tern__now_ns() >= deadline;
+        x[0] = (float)(n + rank) + (is_last ? 0.5F : 0);
         RANK_CHECK(rank, tern_all_reduce(f.group, x, 1, TERN_F32, TERN_SUM, NULL) == TERN_OK);
-        RANK_CHECK(rank, x[0] == (float)(2 * n + 1));
+        more = x[0] - (float)(2 * n + 1);
+        RANK_CHECK(rank, more == 0 || (n >= least && more == 0.5F));
     }
     return fixture_close(&f);
 }
@@ -408,26 +419,41 @@ static void test_many_small_works(void **state)
 
 /* ---- sleeping ---- */
 
-/* Rank 1 comes to a barrier 10 ms late and then reports when that was. Rank 0 sleeps by then and would wake
- * by itself only every 50 ms. Not every round must be prompt, since the machine may be busy. Without the
- * wake-up, only one round in five would be, by chance. */
+static _Thread_local bool is_missed; /* nobody has ended this rank's last sleep */
+
+/* The C library's, whose arguments are all numbers of the machine's width. */
+long syscall(long number, ...)
+{
+    typedef long caller(long, ...);
+    caller *call = (caller *)dlsym(RTLD_NEXT, "syscall");
+    long given[6];
+    va_list args;
+    va_start(args, number);
+    for (size_t i = 0; i < TERN__COUNT(given); i++) given[i] = va_arg(args, long);
+    va_end(args);
+    long result = call(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+    if (number == SYS_futex && (int)given[1] == FUTEX_WAIT) is_missed = result && errno == ETIMEDOUT;
+    return result;
+}
+
+/* Rank 1 comes to a barrier when rank 0 sleeps, which would wake by itself only every 50 ms. Not every sleep
+ * must be ended by rank 1, since it may come between two of them, but most are. */
 static int sleep_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     enum { rounds = 20 };
     fixture f;
-    int prompt = 0;
+    int missed = 0;
     if (fixture_open(&f, rank, boot, 70000 * 4)) return 1;
     for (int round = 0; round < rounds; round++) {
-        if (rank == 1) usleep(10000);
-        double called_ns = rank == 1 ? (double)tern__now_ns() : 0;
+        while (rank == 1 && !tern__shm_has_sleepers(f.group->shm)) usleep(1000);
+        is_missed = false;
         tern_barrier(f.group, &f.err);
-        double returned_ns = (double)tern__now_ns();
-        tern_all_reduce(f.group, &called_ns, 1, TERN_F64, TERN_SUM, &f.err);
+        missed += is_missed;
+        tern_barrier(f.group, &f.err);
         RANK_CHECK_OK(rank, f.err);
-        prompt += returned_ns - called_ns < 10e6;
     }
-    RANK_CHECK(rank, prompt >= rounds / 2);
+    RANK_CHECK(rank, missed <= rounds / 2);
     return fixture_close(&f);
 }
 

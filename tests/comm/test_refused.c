@@ -4,6 +4,7 @@
 #include "group_fixture.h"
 
 #include <math.h>
+#include <stdarg.h>
 
 typedef struct memory {
     char *x, *y, *window; /* 2048 bytes each, the window 4096 */
@@ -266,12 +267,64 @@ static void test_a_mismatch_that_another_wait_finds(void **state)
     assert_ranks_ok(ranks_run(3, late_test_body, NULL));
 }
 
+/* ---- a failure whose first rank loses its core while it writes it down ---- */
+
+enum { POSTED = 1, WRITING, TOLD };
+
+static atomic_int *slow_steps; /* set on the rank that is slow */
+
+__attribute__((format(printf, 3, 4))) int snprintf(char *text, size_t size, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(text, size, format, args);
+    va_end(args);
+    if (!slow_steps || size != TERN_ERROR_TEXT || strcmp(format, "%s")) return length;
+    atomic_store(slow_steps, WRITING);
+    await_count(slow_steps, TOLD);
+    slow_steps = NULL;
+    return length;
+}
+
+/* Rank 1 posts first, so that rank 0 is the first to see that the calls differ. */
+static int slow_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    atomic_int *steps = arg;
+    fixture f;
+    memory m;
+    begin(&f, boot, &m);
+    if (rank == 0) {
+        RANK_CHECK(rank, await_count(steps, POSTED));
+        slow_steps = steps;
+        tern_all_reduce(f.group, m.x, 4, TERN_F32, TERN_SUM, &f.err);
+        RANK_CHECK(rank, !slow_steps);
+    } else {
+        tern_work *work = tern_all_reduce_post(f.group, m.x, 5, TERN_F32, TERN_SUM, &f.err);
+        atomic_store(steps, POSTED);
+        RANK_CHECK(rank, work && await_count(steps, WRITING));
+        tern_work_wait(work, &f.err);
+        atomic_store(steps, TOLD);
+    }
+    if (f.err.code != TERN_E_MISMATCH) fprintf(stderr, "rank %d: %s\n", rank, f.err.text);
+    RANK_CHECK(rank, f.err.code == TERN_E_MISMATCH && strstr(f.err.text, "all_reduce of 5 f32, sum"));
+    return fixture_close(&f);
+}
+
+static void test_nobody_waits_for_a_failure_to_be_written(void **state)
+{
+    (void)state;
+    atomic_int *steps = share_memory(sizeof(*steps));
+    assert_ranks_ok(ranks_run(2, slow_body, steps));
+    munmap(steps, sizeof(*steps));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_calls_end_the_group),
         cmocka_unit_test(test_mismatches_are_told_to_all),
         cmocka_unit_test(test_a_mismatch_that_another_wait_finds),
+        cmocka_unit_test(test_nobody_waits_for_a_failure_to_be_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

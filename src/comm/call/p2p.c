@@ -207,8 +207,8 @@ void tern__p2p_close(tern_group *group)
     bool tells = group->root->pid == getpid() && !error->code;
     tern__transfer *t = oldest_pending(group);
     tern_error why = {0};
-    if (t && tells) group->root->progress(group, &why); /* some are done by now */
-    t = oldest_pending(group);
+    if (t && tells && group->root->progress(group, &why)) tern__group_fail(group, &why);
+    t = oldest_pending(group); /* some are done by now */
     if (t && tells && !error->code) fail_unfinished(group, t);
     for (; t; t = oldest_pending(group)) {
         t->status = TERN_E_STATE;

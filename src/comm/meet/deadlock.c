@@ -34,12 +34,6 @@
 
 /* ---- the ranks' words ---- */
 
-static tern__waiter *waiter_of(const tern__shm *shm, int slot)
-{
-    size_t each = (tern__shm_bytes(shm->world) - sizeof(tern__shm_state)) / (size_t)shm->world;
-    return (tern__waiter *)((char *)(shm->state + 1) + (size_t)slot * each);
-}
-
 /* Returns the slot of a rank of `group`. */
 static int slot_of(const tern__shm *shm, const tern_group *group, int rank)
 {
@@ -50,7 +44,7 @@ static int slot_of(const tern__shm *shm, const tern_group *group, int rank)
 
 static tern__waiter *waiter_of_rank(const tern__shm *shm, const tern_group *group, int rank)
 {
-    return waiter_of(shm, slot_of(shm, group, rank));
+    return tern__shm_waiter(shm, slot_of(shm, group, rank));
 }
 
 /* A rank's hint changes only while its turn is even, and its `text` only while `said` is even. The words
@@ -78,7 +72,7 @@ static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
 /* If a rank is missed several times, the first count stays, because it is valid for all of them. */
 void tern__deadlock_miss(const tern__shm *shm, const tern_group *group, int rank, uint64_t acts)
 {
-    tern__waiter *own = waiter_of(shm, shm->rank);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
     _Atomic(uint64_t) *word = &own->words[slot_of(shm, group, rank)];
     if (!atomic_load(word)) atomic_store(word, acts + 1);
 }
@@ -97,7 +91,7 @@ bool tern__deadlock_lacks_fd(const tern__shm *shm, const tern_group *group, int 
 
 static bool miss_any(const tern__shm *shm, const tern__goal *goal)
 {
-    tern__waiter *own = waiter_of(shm, shm->rank);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
     for (int slot = 0; slot < shm->world; slot++) atomic_store(&own->words[slot], 0);
     for (tern__progress_hook *hook = shm->hooks; hook; hook = hook->next)
         if (!hook->miss(hook)) return false;
@@ -112,7 +106,7 @@ again. */
 void tern__deadlock_say(const tern__shm *shm, const char *text)
 {
     char before[TERN__WORK_TEXT];
-    tern__waiter *own = waiter_of(shm, shm->rank);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
     bool is_said = atomic_load(&own->said) % 2;
     read_text(own->text, before);
     if (!is_said || strncmp(before, text, sizeof(before) - 1)) {
@@ -125,13 +119,13 @@ void tern__deadlock_say(const tern__shm *shm, const char *text)
 
 void tern__deadlock_forget(const tern__shm *shm, int64_t end)
 {
-    tern__waiter *own = waiter_of(shm, shm->rank);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
     if (atomic_load(&own->until) > end) atomic_store(&own->until, end);
 }
 
 void tern__deadlock_tell_sent(const tern__shm *shm)
 {
-    tern__waiter *own = waiter_of(shm, shm->rank);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
     for (int slot = 0; slot < shm->world; slot++)
         atomic_store(&own->words[shm->world + slot],
                      tern__control_sent(shm->root->control, tern_group_world_rank(shm->group, slot)));
@@ -156,7 +150,7 @@ bool tern__deadlock_begin(tern__shm *shm, const tern__goal *goal)
 {
     char hint[TERN__WORK_TEXT] = "";
     if (!is_idle(shm) || !miss_any(shm, goal)) return false;
-    tern__waiter *own = waiter_of(shm, shm->rank);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
     tern__deadlock_tell_sent(shm);
     if (goal->hint) goal->hint(goal, hint, sizeof(hint));
     write_text(own->hint, hint);
@@ -167,12 +161,12 @@ bool tern__deadlock_begin(tern__shm *shm, const tern__goal *goal)
 
 void tern__deadlock_end(const tern__shm *shm)
 {
-    atomic_fetch_add(&waiter_of(shm, shm->rank)->turn, 1);
+    atomic_fetch_add(&tern__shm_waiter(shm, shm->rank)->turn, 1);
 }
 
 uint64_t tern__deadlock_turn(const tern__shm *shm, int slot)
 {
-    return atomic_load(&waiter_of(shm, slot)->turn);
+    return atomic_load(&tern__shm_waiter(shm, slot)->turn);
 }
 
 /* ---- the circle ---- */
@@ -187,7 +181,7 @@ static int circle_follow(const tern__shm *shm)
     circle->ranks[0] = shm->rank;
     circle->known[shm->rank] = true;
     for (int i = 0; i < count; i++) {
-        tern__waiter *waiter = waiter_of(shm, circle->ranks[i]);
+        tern__waiter *waiter = tern__shm_waiter(shm, circle->ranks[i]);
         circle->turns[i] = tern__deadlock_turn(shm, circle->ranks[i]);
         if (circle->turns[i] % 2 == 0) return 0;
         for (int rank = 0; rank < shm->world; rank++) {
@@ -204,10 +198,10 @@ static bool circle_is_closed(const tern__shm *shm, int count)
 {
     const tern__circle *circle = &shm->circle;
     for (int i = 0; i < count; i++) {
-        tern__waiter *waiter = waiter_of(shm, circle->ranks[i]);
+        tern__waiter *waiter = tern__shm_waiter(shm, circle->ranks[i]);
         for (int rank = 0; rank < shm->world; rank++) {
             uint64_t missed = atomic_load(&waiter->words[rank]);
-            if (missed && atomic_load(&waiter_of(shm, rank)->acts) + 1 != missed) return false;
+            if (missed && atomic_load(&tern__shm_waiter(shm, rank)->acts) + 1 != missed) return false;
         }
     }
     for (int i = 0; i < count; i++)
@@ -220,8 +214,8 @@ static bool circle_is_closed(const tern__shm *shm, int count)
 static void circle_choose_hint(const tern__shm *shm, const int ranks[2], char hint[TERN__WORK_TEXT])
 {
     char other[TERN__WORK_TEXT];
-    read_text(waiter_of(shm, ranks[0])->hint, hint);
-    read_text(waiter_of(shm, ranks[1])->hint, other);
+    read_text(tern__shm_waiter(shm, ranks[0])->hint, hint);
+    read_text(tern__shm_waiter(shm, ranks[1])->hint, other);
     if (*hint && *other)
         *hint = '\0';
     else if (*other)
@@ -234,8 +228,8 @@ static int circle_fail(const tern__shm *shm, int count, tern_error *err)
     const tern__circle *circle = &shm->circle;
     char what[2][TERN__WORK_TEXT], who[2][128], hint[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
     int second = 0;
-    read_text(waiter_of(shm, shm->rank)->text, what[0]);
-    do read_text(waiter_of(shm, circle->ranks[++second])->text, what[1]);
+    read_text(tern__shm_waiter(shm, shm->rank)->text, what[0]);
+    do read_text(tern__shm_waiter(shm, circle->ranks[++second])->text, what[1]);
     while (second < count - 1 && !strcmp(what[0], what[1]));
     const int ranks[] = {shm->rank, circle->ranks[second]};
     for (int i = 0; i < 2; i++) tern__group_describe(shm->group, ranks[i], who[i], sizeof(who[i]));

@@ -2,7 +2,10 @@
  *
  * A peer's failure arrives through the memory that the ranks of a host share and through the control plane.
  * The record in shared memory takes precedence: it has the code, and all ranks of the host report it with the
- * same text. A failure that came through the control plane alone (a death) is copied there. */
+ * same text. A failure that came through the control plane alone (a death) is copied there.
+ *
+ * A rank that fails may lose its core, or its life, at any moment, and its peers must not wait for the rest
+ * of its text. So each rank has a record of its own, and writes it whole before it offers it as the first. */
 #include "comm/meet/failure.h"
 
 #include "base/text.h"
@@ -10,31 +13,30 @@
 #include "comm/meet/shm.h"
 #include "comm/sys.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- the family's first failure ---- */
 
-static int read_record(const tern__shm_state *state, tern_error *err)
+/* While another thread of this rank still writes its record there may be none yet: then it is the event. */
+static int read_record(const tern__shm *shm, const tern_error *event, tern_error *err)
 {
-    int64_t deadline = tern__deadline(0.1); /* its writer may have been killed while writing it */
-    while (atomic_load(&state->aborted) == TERN__ABORT_WRITING && tern__now_ns() < deadline) sched_yield();
-    if (atomic_load(&state->aborted) != TERN__ABORT_WRITTEN)
-        return tern__error_set(err, "tern_group", TERN_E_PEER, "a rank was lost while it reported a failure");
-    return tern__error_set(err, "tern_group", state->code, "%s", state->text);
+    unsigned by = atomic_load(&shm->state->aborted);
+    const tern__waiter *first = by ? tern__shm_waiter(shm, (int)by - 1) : NULL;
+    if (!first) return tern__error_set(err, "tern_group", event->code, "%s", event->text);
+    return tern__error_set(err, "tern_group", first->code, "%s", first->failure);
 }
 
 static void write_record(const tern__shm *shm, int code, const char *text)
 {
     tern__shm_state *state = shm->state;
-    unsigned none = TERN__ABORT_NONE;
-    if (!atomic_compare_exchange_strong(&state->aborted, &none, TERN__ABORT_WRITING)) return;
-    state->code = code;
-    snprintf(state->text, sizeof(state->text), "%s", text);
-    atomic_store(&state->aborted, TERN__ABORT_WRITTEN);
-    tern__shm_wake(shm);
+    tern__waiter *own = tern__shm_waiter(shm, shm->rank);
+    unsigned none = 0;
+    if (atomic_load(&state->aborted) || atomic_exchange(&own->has_failed, 1)) return;
+    own->code = code;
+    snprintf(own->failure, sizeof(own->failure), "%s", text);
+    if (atomic_compare_exchange_strong(&state->aborted, &none, 1 + (unsigned)shm->rank)) tern__shm_wake(shm);
 }
 
 /* This rank's own error is returned as it is and not copied, because its text does not name the rank. */
@@ -50,7 +52,7 @@ int tern__failure_check(const tern_group *group, tern_error *err)
     tern_error event = {0};
     tern__control_check(root->control, "tern_group", &event);
     if (!is_healthy) write_record(shm, event.code, event.text);
-    return read_record(shm->state, err);
+    return read_record(shm, &event, err);
 }
 
 int tern__failure_set(const tern_group *group, int code, const char *text, tern_error *err)

@@ -276,6 +276,7 @@ int tern__segment_send(tern__shm_group *of, int peer, uint32_t serial, int fd, t
     tern_error why = {0};
     int status = tern__group_send_fd(of->group, peer, serial, fd, &why);
     tern__shm_act(of->shm);
+    if (is_open(of)) tern__deadlock_tell_sent(of->shm);
     return status ? explain_errno(of, &why, err) : TERN_OK;
 }
 
@@ -285,7 +286,6 @@ typedef struct goal {
     tern__shm_group *of;
     int peer, fd; /* whose descriptor; -1 until it is here */
     uint32_t serial;
-    int64_t left_deadline;         /* set once the peer has left */
     tern_error *why;               /* why it cannot come */
     const tern__shared_head *head; /* of a segment that `count` ranks join; NULL: a descriptor */
     uint64_t count;
@@ -314,13 +314,21 @@ static void describe_opening(const tern__goal *until, bool *ranks, char *what, s
                     : rank == g->peer;
 }
 
+/* True if the descriptor has not come and is not on its way. Without shared memory only the peer's goodbye
+ * says that it has left, and that comes behind all of its descriptors. */
+static bool sender_lacks_fd(const goal *g)
+{
+    if (is_open(g->of)) return tern__deadlock_lacks_fd(g->of->shm, g->of->group, g->peer, g->serial);
+    return tern__group_lacks_fd(g->of->group, g->peer, g->serial, 0);
+}
+
 /* Misses the sender, unless its descriptor may still be on its way: then it returns false. */
 static bool miss_sender(const tern__goal *until)
 {
     const goal *g = (const goal *)until;
     const tern_group *group = g->of->group;
     uint64_t acts = tern__deadlock_acts(g->of->shm, group, g->peer);
-    if (!tern__deadlock_lacks_fd(g->of->shm, group, g->peer, g->serial)) return false;
+    if (!sender_lacks_fd(g)) return false;
     tern__deadlock_miss(g->of->shm, group, g->peer, acts);
     return true;
 }
@@ -336,20 +344,18 @@ static bool has_fd(const tern__goal *until)
     return status != TERN_E_TIMEOUT;
 }
 
-/* If the peer leaves, waits for one more second: what it sent before may still arrive. */
+/* What a peer sent before it left may still arrive. */
 static int check_sender(const tern__goal *until, tern_error *err)
 {
-    const double left_s = 1.0;
-    goal *g = (goal *)until;
-    if (!g->left_deadline && tern__shm_has_left(g->of, g->peer)) g->left_deadline = tern__deadline(left_s);
-    if (!g->left_deadline || tern__now_ns() < g->left_deadline) return TERN_OK;
-    return fail_awaiting(g->of, g->peer, true, err);
+    const goal *g = (const goal *)until;
+    bool is_gone = tern__shm_has_left(g->of, g->peer) && sender_lacks_fd(g);
+    return is_gone ? fail_awaiting(g->of, g->peer, true, err) : TERN_OK;
 }
 
 static int fail_sender_late(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
-    return fail_awaiting(g->of, g->peer, g->left_deadline != 0, err);
+    return fail_awaiting(g->of, g->peer, tern__shm_has_left(g->of, g->peer), err);
 }
 
 /* Without shared memory nobody wakes this rank. */
@@ -370,6 +376,7 @@ int tern__segment_recv(tern__shm_group *of, int peer, uint32_t serial, int *fd, 
                   .why = &why};
     int status = tern__wait(of->group, &until.goal, err);
     if (!status && why.code) status = explain_errno(of, &why, err);
+    if (status) tern__close(&until.fd);
     *fd = until.fd;
     return status;
 }

@@ -2,10 +2,10 @@
  * its own.
  *
  * A family (a group and the groups made from it) has one tern__shm on each host with two ranks or more: a
- * futex on which ranks sleep and the count of sleepers, the record of the first failure, the CPUs that the
- * ranks may use, and for each rank what it is waiting in. A group's view of it is a tern__shm_group. A
- * meeting (meeting.h) and a pair of ranks that exchange messages (move/window/mailbox.h) have segments of
- * their own. */
+ * futex on which ranks sleep and the count of sleepers, which rank has failed first, the CPUs that the ranks
+ * may use, and for each rank what it is waiting in and how it has failed. A group's view of it is a
+ * tern__shm_group. A meeting (meeting.h) and a pair of ranks that exchange messages (move/window/mailbox.h)
+ * have segments of their own. */
 #ifndef TERN_SRC_COMM_MEET_SHM_H
 #define TERN_SRC_COMM_MEET_SHM_H
 
@@ -29,17 +29,13 @@ typedef struct tern__shared_head {
     _Atomic(uint64_t) here[TERN__SHARED_RANKS / 64]; /* which of these ranks have joined; for errors */
 } tern__shared_head;
 
-enum { TERN__ABORT_NONE, TERN__ABORT_WRITING, TERN__ABORT_WRITTEN };
-
 #define TERN__SHM_CPUS 1024
 
 typedef struct tern__shm_state {
     tern__shared_head head;
     _Alignas(TERN__LINE) atomic_uint wakes;    /* the futex */
     _Alignas(TERN__LINE) atomic_uint sleepers; /* ranks in, or about to enter, futex_wait */
-    _Alignas(TERN__LINE) atomic_uint aborted;  /* TERN__ABORT_*; a CAS from NONE decides which rank writes */
-    int32_t code;                              /* code and text of the failure */
-    char text[TERN_ERROR_TEXT];
+    _Alignas(TERN__LINE) atomic_uint aborted;  /* 1 + the slot of the rank that failed first; 0: none has */
     _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__SHM_CPUS / 64]; /* union of all ranks' affinities */
     _Atomic(uint64_t)
         stopped; /* bits of the ranks (modulo 64) that a rank of this host has said are stopped */
@@ -47,8 +43,11 @@ typedef struct tern__shm_state {
 
 #define TERN__WORK_TEXT 160
 
-/* What a rank publishes when it has waited for long. One per rank follows the state. */
+/* What a rank publishes when it has waited for long, and its failure. One per rank follows the state. */
 typedef struct tern__waiter {
+    _Alignas(TERN__LINE) atomic_uint has_failed; /* its failure is written, or being written: only once */
+    int32_t code;                                /* code and text of its failure */
+    char failure[TERN_ERROR_TEXT];
     _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps */
     _Atomic(uint64_t) acts; /* how often it has done something that others may wait for */
     _Atomic(uint64_t) said; /* even while `text` is being written, and before */
@@ -138,6 +137,13 @@ static inline bool tern__shm_has_sleepers(const tern__shm *shm)
 }
 /* Wakes sleeping ranks, if there are any. */
 void tern__shm_wake(const tern__shm *shm);
+
+/* Returns what the rank at that slot publishes. */
+static inline tern__waiter *tern__shm_waiter(const tern__shm *shm, int slot)
+{
+    size_t each = (tern__shm_bytes(shm->world) - sizeof(tern__shm_state)) / (size_t)shm->world;
+    return (tern__waiter *)((char *)(shm->state + 1) + (size_t)slot * each);
+}
 
 /* True if `rank` has closed the group. */
 bool tern__shm_has_left(const tern__shm_group *of, int rank);

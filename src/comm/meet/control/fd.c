@@ -43,13 +43,10 @@ static int send_once(int socket_fd, uint64_t tag, int fd)
     return sendmsg(socket_fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
 }
 
-/* The peer's end is closed, so its goodbye or its death will be known soon: wait for that, for up to a
- * second. */
-static int explain_closed(tern__control *control, int peer, tern_error *err)
+/* The peer's end is closed, so the control thread will read its goodbye, or find that it is lost. */
+static int explain_closed(const tern__control *control, int peer, tern_error *err)
 {
-    int64_t deadline = tern__deadline(1.0);
-    while (tern__control_is_healthy(control) && !tern__control_has_left(control, peer) &&
-           tern__now_ns() < deadline)
+    while (tern__control_is_healthy(control) && !tern__control_has_left(control, peer))
         tern__poll(NULL, 0, tern__now_ns() + 1000000);
     int status = tern__control_check(control, "tern_group", err);
     return status ? status : fail_left(control, peer, err);

@@ -31,7 +31,6 @@ int tern__pair_create(tern__mailbox *mailbox, int rank, tern_error *err)
     atomic_store(&pair->head.sharers, tern__group_is_same_process(ranks->group, rank) ? 2 : 1);
     status = tern__segment_send(ranks, rank, TERN__SERIAL_OTHER, fd, err);
     tern__close(&fd);
-    tern__deadlock_tell_sent(ranks->shm);
     return status;
 }
 
