@@ -271,7 +271,7 @@ static void test_a_mismatch_that_another_wait_finds(void **state)
 
 enum { POSTED = 1, WRITING, TOLD };
 
-static atomic_int *slow_steps; /* set on the rank that is slow */
+static _Thread_local atomic_int *slow_steps; /* set on the rank that is slow, in the thread that fails */
 
 __attribute__((format(printf, 3, 4))) int snprintf(char *text, size_t size, const char *format, ...)
 {
