@@ -64,6 +64,20 @@ def replace_gloo():
 
 if not IS_PLAIN:
     replace_gloo()
+import torch.testing._internal.common_distributed as common
+
+
+def skip_without_ranks():
+    """PyTorch's tests start their ranks, which find that they are skipped: two of three tests, without GPUs."""
+    world = int(os.environ["WORLD_SIZE"])
+    if not torch.cuda.is_available():
+        common.skip_if_no_gpu = unittest.skip("no GPU")
+        common.skip_if_lt_x_gpu = lambda count, allow_cpu=False: unittest.skipIf(not allow_cpu, "no GPU")
+    common.skip_if_small_worldsize = unittest.skipIf(world <= 2, "too few ranks")
+    common.skip_if_odd_worldsize = unittest.skipIf(world % 2 == 1, "an odd number of ranks")
+
+
+skip_without_ranks()
 import torch.testing._internal.distributed.distributed_test as own_tests
 from torch.testing._internal.common_utils import run_tests
 

@@ -73,18 +73,18 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "leaves.py"), "w") as file:
             file.write(LEAVES)
         for _ in range(2):
-            done = self.run_three("leaves.py")
+            done = self.run_three("leaves.py", [sys.executable])
             self.assertNotIn("terminate", done.stderr)
             self.assertEqual(done.returncode, 0, done.stderr)
 
-    def run_three(self, name):
-        return subprocess.run(["tern", "run", "-n", "3", sys.executable, name], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=120)
+    def run_three(self, name, interpreter):
+        return subprocess.run(["tern", "run", "-n", "3", *interpreter, name], cwd=self.folder, env=self.env, text=True, capture_output=True, timeout=120)
 
     def test_the_rank_that_raises_is_the_cause(self):
         """The others raise, too, and may end first."""
         with open(os.path.join(self.folder, "raises.py"), "w") as file:
             file.write(RAISES)
-        done = self.run_three("raises.py")
+        done = self.run_three("raises.py", forked.interpreter())
         self.assertRegex(done.stderr, r"(?s)Root cause.*\n  rank      : 1 .*\n  \| (?:\[rank1\]: )?ValueError: no such file\n.*What followed:\n"
                          r"  rank [02] \(pid \d+\) exited with code 1, [^\n]* (earlier|later)\n")
         self.assertEqual(done.returncode, 1)

@@ -36,7 +36,9 @@ def parameter(shape, dtype=np.float32):
 
 class InitTest(unittest.TestCase):
     def same_bits(self, got, want, what):
-        np.testing.assert_array_equal(got.view(np.uint32), want.numpy().view(np.uint32), err_msg=str(what))
+        got, want = got.view(np.uint32), want.numpy().view(np.uint32)
+        if got.shape != want.shape or (got != want).any():  # assert_array_equal takes long
+            np.testing.assert_array_equal(got, want, err_msg=str(what))
 
     def same_state(self, rng, what):
         """Compares the stored half of a pair of normals, then the engine."""
@@ -51,7 +53,7 @@ class InitTest(unittest.TestCase):
         for seed in seeds:
             tensor, want = parameter(shape), torch.full(shape, 7.0)
             rng = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(seed)))
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed keeps a traceback, for CUDA
             # An odd number of normals first, so that the generator holds half a pair.
             lib.tern_rng_normal(rng, tern.pointer(np.empty(3, np.float32)), ctypes.c_size_t(3), real(0), real(1))
             torch.empty(3).normal_()
@@ -119,7 +121,7 @@ class InitTest(unittest.TestCase):
     def test_gain(self):
         draw = random.Random(3)
         for nonlinearity, name in enumerate(NAMES):
-            for slope in [0.0, 0.01, 5**0.5] + [draw.uniform(-3, 3) for _ in range(20000)]:
+            for slope in [0.0, 0.01, 5**0.5] + [draw.uniform(-3, 3) for _ in range(20000 if name == "leaky_relu" else 100)]:
                 got, want = lib.tern_init_gain(nonlinearity, real(slope)), torch.nn.init.calculate_gain(name, slope)
                 self.assertEqual(got, want, (name, slope))
 

@@ -42,7 +42,10 @@ class Resnets(unittest.TestCase):
         self.same_initial_weights(twin)
         torch.manual_seed(6)
         for p in module.parameters():
-            torch.nn.init.normal_(p, 1 if p.ndim == 1 else 0, 0.1 if p.ndim == 1 else (2 / p[0].numel()) ** 0.5)
+            if p.ndim == 4:  # other numbers, as if drawn by fan in
+                p.data.mul_(-((p.shape[0] / p.shape[1]) ** 0.5))
+            else:
+                torch.nn.init.normal_(p, 1 if p.ndim == 1 else 0, 0.1 if p.ndim == 1 else (2 / p[0].numel()) ** 0.5)
         twin.exchange()
         twin.compare(shape, **slack)
         return twin

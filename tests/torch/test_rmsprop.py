@@ -1,4 +1,4 @@
-"""tern's RMSprop beside torch's: the same random gradients, 20 steps, every combination of its options, f32 and f64 in
+"""tern's RMSprop beside torch's: the same random gradients, 9 steps of every combination of its options, f32 and f64 in
 one module, and parameters that have no gradient in some steps."""
 import ctypes
 import itertools

@@ -1,4 +1,4 @@
-"""tern's SGD beside torch.optim.SGD: the same random gradients, 20 steps, every combination of its options, f32 and
+"""tern's SGD beside torch.optim.SGD: the same random gradients, 9 steps of every combination of its options, f32 and
 f64 in one module, and parameters that have no gradient in some steps."""
 import ctypes
 import itertools
