@@ -45,6 +45,9 @@ KillWait=1
 FirstJobId={first_job}
 PartitionName=all Nodes={nodes} Default=YES OverSubscribe=FORCE
 """
+# Without it the slurmd of Slurm 24.11 (Debian 13) ends where /sys/fs/cgroup is not mounted, as in a chroot.
+# That of 22.05 (Debian 12) needs no cgroups, and does not know the word.
+CGROUP_CONF = "CgroupPlugin=disabled\n"
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4\n"
 
 
@@ -52,6 +55,12 @@ def missing():
     """Returns the programs that a cluster needs and this machine lacks, or ""."""
     lacking = [name for name in (*DAEMONS, "srun", "sbatch") if not shutil.which(name, path=PATH)]
     return ", ".join(lacking)
+
+
+def major_version():
+    """Returns 24 for "slurm 24.11.5"."""
+    text = subprocess.run(["slurmd", "-V"], env={**os.environ, "PATH": PATH}, capture_output=True, text=True, check=True).stdout
+    return int(text.split()[1].split(".")[0])
 
 
 def free_ports(count):
@@ -108,6 +117,9 @@ class Cluster:
             text += NODE.format(name=name, host=host, port=port)
         with open(self.path("slurm.conf"), "w") as file:
             file.write(text)
+        if major_version() >= 24:
+            with open(self.path("cgroup.conf"), "w") as file:
+                file.write(CGROUP_CONF)
         with open(self.path("munge.key"), "wb", opener=lambda path, flags: os.open(path, flags, 0o400)) as file:
             file.write(os.urandom(128))
         for name in ("state", *NODES):
