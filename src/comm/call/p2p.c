@@ -207,9 +207,12 @@ void tern__p2p_close(tern_group *group)
     bool tells = group->root->pid == getpid() && !error->code;
     tern__transfer *t = oldest_pending(group);
     tern_error why = {0};
-    if (t && tells && group->root->progress(group, &why)) tern__group_fail(group, &why);
+    int status = t && tells ? group->root->progress(group, &why) : TERN_OK;
     t = oldest_pending(group); /* some are done by now */
-    if (t && tells && !error->code) fail_unfinished(group, t);
+    if (t && tells && !error->code)
+        fail_unfinished(group, t);
+    else if (status)
+        tern__group_fail(group, &why);
     for (; t; t = oldest_pending(group)) {
         t->status = TERN_E_STATE;
         group->backend->transfer_drop(group->state, t, false);
