@@ -100,17 +100,18 @@ class New(unittest.TestCase):
         self.assertIn("after a change of the net or of the data, remove the folder run/\n", done.stderr)
 
     def test_lines_that_mean_nothing(self):
-        """A first line of names, empty lines, blanks at the end; the order of the classes is not that of the rows."""
+        """A first line of names, empty lines, blanks at the end, a byte order mark; the order of the classes is not that of the rows."""
         losses, said = self.train("3")
         self.assertIn("120 + 30 rows of 4 numbers, classes: setosa, versicolor, virginica\n", said)
         path = os.path.join(self.folder, "data.csv")
         with open(path) as file:
             kept = file.read()
         self.addCleanup(lambda: open(path, "w").write(kept))
-        with open(path, "w") as file:
-            file.write("length,width,length,width,species\n\n" + kept.replace("\n", " \r\n", 70) + "\n")
-        shutil.rmtree(os.path.join(self.folder, "run"))
-        self.assertEqual(self.train("3")[0], losses)
+        for text in ("length,width,length,width,species\n\n" + kept.replace("\n", " \r\n", 70) + "\n", "\ufeff" + kept):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            shutil.rmtree(os.path.join(self.folder, "run"))
+            self.assertEqual(self.train("3")[0], losses)
 
     def test_wrong_epochs(self):
         for words in (["ten"], ["0"], ["-1"], ["3", "4"]):

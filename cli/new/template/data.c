@@ -59,6 +59,8 @@ static int64_t lines_read(data *d, const char *path, tern_error *err)
     if (!file)
         return tern_error_set(err, "data_open", TERN_E_IO, "cannot open %s: %s", path, strerror(errno)), 0;
     for (int number = 1; !err->code && getline(&line, &room, file) > 0; number++) {
+        if (number == 1 && !strncmp(line, "\xEF\xBB\xBF", 3)) /* the mark of a spreadsheet's UTF-8 */
+            memmove(line, line + 3, strlen(line + 3) + 1);
         size_t length = strlen(line);
         while (length && isspace((unsigned char)line[length - 1])) line[--length] = '\0';
         if (!length) continue;
