@@ -293,7 +293,8 @@ bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx)
     return is_like && is_ours && backward_share(node->in[i], &dx->view, dx->storage);
 }
 
-static int give(tern_scope *scope, tern__node *node, int i, const tern__view *view, tern__storage *storage)
+static int gradient_give(tern_scope *scope, tern__node *node, int i, const tern__view *view,
+                         tern__storage *storage)
 {
     if (backward_share(node->in[i], view, storage)) return TERN_OK;
     bool add;
@@ -305,12 +306,12 @@ static int give(tern_scope *scope, tern__node *node, int i, const tern__view *vi
 
 int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view)
 {
-    return give(scope, node, i, view, node->out->grad_storage);
+    return gradient_give(scope, node, i, view, node->out->grad_storage);
 }
 
 int tern__grad_give_saved(tern_scope *scope, tern__node *node, int i, int slot)
 {
-    return give(scope, node, i, &node->saved[slot].view, node->saved[slot].storage);
+    return gradient_give(scope, node, i, &node->saved[slot].view, node->saved[slot].storage);
 }
 
 /* ---- the walk ---- */
@@ -352,7 +353,7 @@ static void mark_one(tern_scope *scope, tern__node *node)
     node->marked = true;
 }
 
-static int mark(tern_scope *scope, tern__node *node)
+static int node_mark(tern_scope *scope, tern__node *node)
 {
     if (node->done && !node->again)
         return tern__scope_fail(
@@ -375,7 +376,7 @@ static int mark_all(tern_scope *scope, tern__node *newest)
 {
     int64_t passed = 0;
     for (tern__node *node = newest; node && passed < scope->marked; node = node->previous) {
-        int status = node->marked ? mark(scope, node) : TERN_OK;
+        int status = node->marked ? node_mark(scope, node) : TERN_OK;
         if (status) return status;
         passed += node->marked;
     }

@@ -182,7 +182,7 @@ static void match_all(loading *l)
 /* ---- the report ---- */
 
 /* Appends as many of the names as end before byte `end` of the text. */
-static void say(char *text, int end, const char *what, const tern_object *names)
+static void keys_list(char *text, int end, const char *what, const tern_object *names)
 {
     enum { room = TERN_ERROR_TEXT };
     int64_t count = tern_object_count(names), told = 0;
@@ -205,8 +205,8 @@ static int judge(loading *l, bool strict)
 {
     char text[TERN_ERROR_TEXT] = "";
     int end = TERN_ERROR_TEXT * 3 / 4, half = tern_object_count(l->unexpected) ? end / 2 : end;
-    if (strict) say(text, half, "Missing key(s) in state_dict", l->missing);
-    if (strict) say(text, end, "Unexpected key(s) in state_dict", l->unexpected);
+    if (strict) keys_list(text, half, "Missing key(s) in state_dict", l->missing);
+    if (strict) keys_list(text, end, "Unexpected key(s) in state_dict", l->unexpected);
     int code = *text ? TERN_E_INVALID : l->mismatch;
     size_t used = strlen(text);
     int64_t others = tern_object_count(l->mismatched) - 1;

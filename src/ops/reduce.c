@@ -19,7 +19,7 @@ typedef struct shapes {
 } shapes;
 
 /* A scalar counts as one dimension of one element. No dimensions mean all of them. */
-static bool mark(const tern__view *x, int count, const int *dims, bool reduced[TERN_NDIM_MAX])
+static bool dims_mark(const tern__view *x, int count, const int *dims, bool reduced[TERN_NDIM_MAX])
 {
     int ndim = TERN__MAX(x->ndim, 1);
     for (int i = 0; i < count; i++) {
@@ -40,7 +40,7 @@ static int find_shapes(tern_scope *scope, const char *func, const tern__view *x,
         return tern__scope_fail(scope, func, TERN_E_RANGE, "expected at least 0 dimensions, got %d", count);
     if (count && !dims)
         return tern__scope_fail(scope, func, TERN_E_INVALID, "the array of dimensions is NULL");
-    if (!mark(x, count, dims, reduced))
+    if (!dims_mark(x, count, dims, reduced))
         return tern__scope_fail(scope, func, TERN_E_RANGE,
                                 "expected different dimensions in [-%d, %d) of %s, got %d%s",
                                 TERN__MAX(x->ndim, 1), TERN__MAX(x->ndim, 1), tern__shape_text(x, text),

@@ -108,7 +108,7 @@ static toff_t file_size(thandle_t handle)
 }
 
 /* Keeps the first error, which says most. */
-static int note(TIFF *tiff, void *data, const char *module, const char *format, va_list args)
+static int message_note(TIFF *tiff, void *data, const char *module, const char *format, va_list args)
 {
     (void)tiff;
     (void)module;
@@ -154,7 +154,7 @@ static int open_file(decoder *d, const tern_image_request *request)
     d->most = (size_t)request->opts.pixels_most * 16;
     TIFFOpenOptions *options = TIFFOpenOptionsAlloc();
     if (!options) return TERN_E_MEMORY;
-    TIFFOpenOptionsSetErrorHandlerExtR(options, note, d);
+    TIFFOpenOptionsSetErrorHandlerExtR(options, message_note, d);
     TIFFOpenOptionsSetWarningHandlerExtR(options, ignore, NULL);
     TIFFOpenOptionsSetMaxSingleMemAlloc(options, (tmsize_t)d->most);
     d->tiff = TIFFClientOpenExt("picture", "rm", d, file_read, file_write, file_seek, file_close, file_size,
@@ -268,8 +268,8 @@ static int tiff_begin(void *data, const tern_image_request *request, tern_image 
 
 /* Copies `count` pixels of `take` samples. Pixels are `step` samples apart in `from` and `stride` samples in
  * `to`. */
-static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to, ptrdiff_t stride,
-                 size_t take, size_t count)
+static void pixels_copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to, ptrdiff_t stride,
+                        size_t take, size_t count)
 {
     size_t bytes = d->bits / 8;
     if (step == take && stride == (ptrdiff_t)take)
@@ -296,7 +296,7 @@ static void tiff_put(const decoder *d, const tern_image *image, const uint8_t *f
     size_t columns = width < d->width - x ? width : d->width - x;
     for (size_t i = 0; i < rows && y + i < d->height; i++) {
         uint8_t *to = pixel(d, image, y + i, x) + (plane < 0 ? 0 : (size_t)plane) * bytes;
-        copy(d, from + i * width * step * bytes, step, to, d->right * image->channels, take, columns);
+        pixels_copy(d, from + i * width * step * bytes, step, to, d->right * image->channels, take, columns);
     }
 }
 

@@ -31,7 +31,7 @@ TERN__INLINE float top_of(const float *x, float sign, int64_t n)
 }
 
 /* Finds `top`: the NaN if there is one, else what equals the largest. */
-TERN__INLINE int64_t find(const float *x, float sign, float top, int64_t n)
+TERN__INLINE int64_t place_of_top(const float *x, float sign, float top, int64_t n)
 {
     int64_t i = 0;
     while (i < n && (top == top ? sign * x[i] != top : x[i] == x[i])) i++;
@@ -48,7 +48,7 @@ TERN__INLINE int64_t best_of_long(const float *x, float sign, int64_t n)
         top = here;
         best = first;
     }
-    return best + find(x + best, sign, top, TERN__MIN(n - best, STRETCH));
+    return best + place_of_top(x + best, sign, top, TERN__MIN(n - best, STRETCH));
 }
 
 /* Searches a few elements one by one. */

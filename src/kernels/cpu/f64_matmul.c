@@ -34,8 +34,8 @@ typedef struct range {
 /* ---- panels ---- */
 
 /* Stores element k of line l at to[k * width + l], for `lines` lines; the rest is 0. */
-TERN__INLINE void fill(double *to, int64_t width, const double *from, int64_t line, int64_t place,
-                       int64_t lines, int64_t depth)
+TERN__INLINE void panel_fill(double *to, int64_t width, const double *from, int64_t line, int64_t place,
+                             int64_t lines, int64_t depth)
 {
     if (place == 1)
         for (int64_t l = 0; l < lines; l++)
@@ -51,11 +51,11 @@ TERN__INLINE void make_panel(double *to, int64_t width, const double *from, int6
 {
     if (lines < width) {
         memset(to, 0, (size_t)(width * depth) * sizeof(*to));
-        fill(to, width, from, line, place, lines, depth);
+        panel_fill(to, width, from, line, place, lines, depth);
     } else if (line == 1)
-        fill(to, width, from, 1, place, width, depth);
+        panel_fill(to, width, from, 1, place, width, depth);
     else
-        fill(to, width, from, line, place, width, depth);
+        panel_fill(to, width, from, line, place, width, depth);
 }
 
 TERN__SIMD static void make_rows(const job *j, double *to, range rows, stretch s)

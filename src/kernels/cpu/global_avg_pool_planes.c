@@ -70,8 +70,8 @@ TERN__SIMD static void mean(const tern__view *y, const tern__view *x, int64_t i,
 
 /* Repeats v, sixteen elements, over `count` elements from `at` on. If the caller does not add, they are
  * rounded once. */
-TERN__INLINE void fill(const tern__view *dx, const tern__lanes v[PARTS], int64_t at, int64_t count,
-                       tern_dtype dtype, bool add)
+TERN__INLINE void plane_fill(const tern__view *dx, const tern__lanes v[PARTS], int64_t at, int64_t count,
+                             tern_dtype dtype, bool add)
 {
     int64_t last = at + count / BLOCK * BLOCK;
     int left = (int)(count % BLOCK);
@@ -94,9 +94,9 @@ TERN__INLINE void spread_of(const tern__view *dx, const tern__view *dy, int64_t 
     }
     int64_t count = s->positions * s->width;
     if (add)
-        fill(dx, v, i * count, count, dtype, true);
+        plane_fill(dx, v, i * count, count, dtype, true);
     else
-        fill(dx, v, i * count, count, dtype, false);
+        plane_fill(dx, v, i * count, count, dtype, false);
 }
 
 TERN__SIMD static void spread(const tern__view *dx, const tern__view *dy, int64_t i, const shape *s, bool add)

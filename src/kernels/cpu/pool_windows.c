@@ -70,7 +70,7 @@ typedef struct maximum {
     quad_mask place;
 } maximum;
 
-TERN__INLINE void take(maximum *m, const float *x, int32_t place)
+TERN__INLINE void maximum_take(maximum *m, const float *x, int32_t place)
 {
     quad v;
     memcpy(&v, x, sizeof(v));
@@ -85,7 +85,7 @@ TERN__INLINE void max_window(const shape *s, const window *w, float *y, uint8_t 
     int32_t first = place_of(s, w->d.first, w->r.first, w->c.first);
     EACH_QUAD(q) m[q] = (maximum){(quad){0} - INFINITY, (quad_mask){0} + first};
     EACH_PLACE(w)
-    EACH_QUAD(q) take(&m[q], x_at(w, d, r, c) + q * QUAD, place_of(s, d, r, c));
+    EACH_QUAD(q) maximum_take(&m[q], x_at(w, d, r, c) + q * QUAD, place_of(s, d, r, c));
     EACH_QUAD(q)
     {
         quad_bytes bytes = __builtin_convertvector(m[q].place, quad_bytes);

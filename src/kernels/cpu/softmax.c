@@ -21,7 +21,7 @@ TERN__INLINE float largest(const float *x, int64_t n)
 }
 
 /* y = (x - shift) scale */
-TERN__INLINE void move(float *y, const float *x, float shift, float scale, int64_t n)
+TERN__INLINE void row_shift_scale(float *y, const float *x, float shift, float scale, int64_t n)
 {
     _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = (x[i] - shift) * scale;
 }
@@ -30,7 +30,8 @@ TERN__SIMD static void forward_rows(float *y, const float *x, int64_t rows, int6
 {
     float stage[STRETCH];
     double sum[WIDTH] = {0};
-    for (int64_t r = 0; r < rows; r++) move(y + r * size, x + r * size, largest(x + r * size, size), 1, size);
+    for (int64_t r = 0; r < rows; r++)
+        row_shift_scale(y + r * size, x + r * size, largest(x + r * size, size), 1, size);
     for (int64_t first = 0; first < rows * size; first += STRETCH) {
         int64_t n = TERN__MIN(STRETCH, rows * size - first);
         float *e = log_of ? stage : y + first;
@@ -38,8 +39,8 @@ TERN__SIMD static void forward_rows(float *y, const float *x, int64_t rows, int6
         for (int64_t r = 0; r < rows; r++) sum[r] += tern__dot(e + r * size, NULL, TERN__MIN(n, size));
     }
     for (int64_t r = 0; r < rows; r++)
-        move(y + r * size, y + r * size, log_of ? (float)log(sum[r]) : 0, log_of ? 1 : (float)(1 / sum[r]),
-             size);
+        row_shift_scale(y + r * size, y + r * size, log_of ? (float)log(sum[r]) : 0,
+                        log_of ? 1 : (float)(1 / sum[r]), size);
 }
 
 TERN__SIMD static void forward_columns(float *y, const float *x, int64_t columns, int64_t size, int64_t step,
@@ -101,8 +102,8 @@ int tern__cpu_log_softmax(const tern__call *call)
 /* ---- gradient; dx may be dy ---- */
 
 /* dx = or += y (dy - sum), or dy - e sum. */
-TERN__INLINE void give(float *dx, const float *dy, const float *y, float sum, int64_t n, bool log_of,
-                       bool add)
+TERN__INLINE void row_grad(float *dx, const float *dy, const float *y, float sum, int64_t n, bool log_of,
+                           bool add)
 {
     _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
     {
@@ -123,7 +124,7 @@ TERN__SIMD static void gradient_rows(float *dx, const float *dy, const float *y,
         if (log_of) tern__exps(stage, y + first, n);
         for (int64_t r = 0; r < rows; r++) {
             int64_t at = r * size;
-            give(dx + first + at, dy + first + at, p + at, sum[r], TERN__MIN(n, size), log_of, add);
+            row_grad(dx + first + at, dy + first + at, p + at, sum[r], TERN__MIN(n, size), log_of, add);
         }
     }
 }

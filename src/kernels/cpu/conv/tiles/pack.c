@@ -85,7 +85,7 @@ TERN__INLINE void put_word(char *to, tern__words word, bool second)
     memcpy(to, &word, sizeof(word));
 }
 
-TERN__INLINE void put(const tern__amx_weight *w, spot *s, tern__lanes v, tern__lanes *squares)
+TERN__INLINE void line_put(const tern__amx_weight *w, spot *s, tern__lanes v, tern__lanes *squares)
 {
     tern__word_parts parts = {.high = (tern__words)v};
     if (w->tile > TERN__AMX_TILE) {
@@ -149,7 +149,7 @@ TERN__AMX_SIMD static void pack_line(const tern__amx_weight *w, char *tiles, spo
         int n = (int)TERN__MIN(ROWS, w->depth * w->taps - at);
         tern__words v[ROWS];
         read_run(w, v, column, at, n);
-        for (int i = 0; i < n; i++) put(w, &s, (tern__lanes)v[i], &squares);
+        for (int i = 0; i < n; i++) line_put(w, &s, (tern__lanes)v[i], &squares);
     }
     tell_large(w, tiles, column, squares);
 }
@@ -164,7 +164,7 @@ TERN__AMX_SIMD static void pack_runs(const tern__amx_weight *w, char *tiles, spo
             int n = (int)TERN__MIN(ROWS, w->taps - tap);
             tern__words v[ROWS];
             read_run(w, v, column, depth * w->depth_stride + tap, n);
-            for (int i = 0; i < n; i++) put(w, &s, (tern__lanes)v[i], &squares);
+            for (int i = 0; i < n; i++) line_put(w, &s, (tern__lanes)v[i], &squares);
         }
     tell_large(w, tiles, column, squares);
 }
@@ -175,7 +175,7 @@ TERN__AMX_SIMD static void pack_columns(const tern__amx_weight *w, char *tiles, 
 {
     tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
-        put(w, &s, read_columns(w, column, depth * w->depth_stride), &squares);
+        line_put(w, &s, read_columns(w, column, depth * w->depth_stride), &squares);
     tell_large(w, tiles, column, squares);
 }
 
@@ -188,7 +188,7 @@ TERN__AMX_SIMD static void pack_gaps(const tern__amx_weight *w, char *tiles, spo
         for (int64_t tap = 0; tap < w->taps; tap++) {
             tern__words v[ROWS];
             read_run(w, v, column, depth * w->depth_stride + tap_at(w->view, tap), 1);
-            put(w, &s, (tern__lanes)v[0], &squares);
+            line_put(w, &s, (tern__lanes)v[0], &squares);
         }
     tell_large(w, tiles, column, squares);
 }

@@ -144,7 +144,7 @@ TERN__INLINE tern__words pairs_of_floats(const sight *g, const char *from, uint3
     return large;
 }
 
-TERN__INLINE void store(tern__words v[ROWS], bool by_channel, char *tile)
+TERN__INLINE void tile_store(tern__words v[ROWS], bool by_channel, char *tile)
 {
     if (by_channel) turn(v);
     memcpy(tile, v, TERN__AMX_TILE);
@@ -159,9 +159,9 @@ TERN__INLINE void fill_blocked(const sight *g, const char *from, uint32_t there,
         pairs_of_halves(g, from, there, v);
     } else {
         *large |= pairs_of_floats(g, from, there, v, low);
-        store(low, by_channel, tile + TERN__AMX_TILE);
+        tile_store(low, by_channel, tile + TERN__AMX_TILE);
     }
-    store(v, by_channel, tile);
+    tile_store(v, by_channel, tile);
 }
 
 TERN__AMX_SIMD static void fill_pairs(const sight *g, const char *from, uint32_t there, char *tile,

@@ -51,7 +51,7 @@ TERN__INLINE void load_turned(float *taps, const channels *c, tern_dtype dtype)
             }
 }
 
-TERN__INLINE void load(float *taps, channels c, bool turned, tern_dtype dtype)
+TERN__INLINE void taps_load(float *taps, channels c, bool turned, tern_dtype dtype)
 {
     if (turned)
         load_turned(taps, &c, dtype);
@@ -77,7 +77,7 @@ TERN__INLINE void pack(float *to, int64_t pitch, int64_t width, channels c, bool
                        tern_dtype dtype)
 {
     float taps[BLOCK * TAPS * BLOCK];
-    load(taps, c, turned, dtype);
+    taps_load(taps, c, turned, dtype);
     add_energy(energy, taps);
     for (int64_t i = 0; i < BLOCK; i++)
         for (int64_t o = 0; o < BLOCK; o += LANES) {
@@ -111,7 +111,7 @@ TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channe
 
 DEFINE_FOR_DTYPES(pack, (float *to, int64_t pitch, int64_t width, channels c, bool turned, float *energy), to,
                   pitch, width, c, turned, energy)
-DEFINE_FOR_DTYPES(load, (float *taps, channels c, bool turned), taps, c, turned)
+DEFINE_FOR_DTYPES(taps_load, (float *taps, channels c, bool turned), taps, c, turned)
 DEFINE_FOR_DTYPES(unpack, (const float *from, int64_t pitch, int64_t width, channels c, bool add), from,
                   pitch, width, c, add)
 
@@ -123,7 +123,7 @@ static void pack_of_any(float *to, int64_t pitch, int64_t width, channels c, boo
 
 static void load_of_any(float *taps, channels c, bool turned, tern_dtype dtype)
 {
-    FOR_DTYPE(load, dtype)(taps, c, turned);
+    FOR_DTYPE(taps_load, dtype)(taps, c, turned);
 }
 
 static void unpack_of_any(const float *from, int64_t pitch, int64_t width, channels c, bool add,
