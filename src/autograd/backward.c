@@ -293,8 +293,8 @@ bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx)
     return is_like && is_ours && backward_share(node->in[i], &dx->view, dx->storage);
 }
 
-static int gradient_give(tern_scope *scope, tern__node *node, int i, const tern__view *view,
-                         tern__storage *storage)
+static int grad_share_or_add(tern_scope *scope, tern__node *node, int i, const tern__view *view,
+                             tern__storage *storage)
 {
     if (backward_share(node->in[i], view, storage)) return TERN_OK;
     bool add;
@@ -306,12 +306,12 @@ static int gradient_give(tern_scope *scope, tern__node *node, int i, const tern_
 
 int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view)
 {
-    return gradient_give(scope, node, i, view, node->out->grad_storage);
+    return grad_share_or_add(scope, node, i, view, node->out->grad_storage);
 }
 
 int tern__grad_give_saved(tern_scope *scope, tern__node *node, int i, int slot)
 {
-    return gradient_give(scope, node, i, &node->saved[slot].view, node->saved[slot].storage);
+    return grad_share_or_add(scope, node, i, &node->saved[slot].view, node->saved[slot].storage);
 }
 
 /* ---- the walk ---- */

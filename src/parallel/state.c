@@ -65,7 +65,7 @@ typedef struct stretch {
     size_t begin, end;
 } stretch;
 
-static int stretch_send(tern_ddp *ddp, stretch *s, int root, tern_error *err)
+static int stretch_broadcast(tern_ddp *ddp, stretch *s, int root, tern_error *err)
 {
     tern__host host;
     int64_t bytes = (int64_t)(s->end - s->begin);
@@ -84,7 +84,7 @@ static int state_add(tern_ddp *ddp, stretch *s, char *base, const tern__view *vi
 {
     size_t begin = (size_t)((char *)view->data - base), end = begin + tern__view_bytes(view);
     bool is_next = s->base == base && tern__align_up(s->end, TERN__LINE) == begin;
-    int status = is_next ? TERN_OK : stretch_send(ddp, s, root, err);
+    int status = is_next ? TERN_OK : stretch_broadcast(ddp, s, root, err);
     *s = (stretch){base, is_next ? s->begin : begin, end};
     return status;
 }
@@ -103,7 +103,7 @@ int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
         char *alone = view && tern__memory_device(view->data) ? view->data : NULL; /* in a device's memory */
         if (view) status = state_add(ddp, &s, alone ? alone : seal->buffers, view, root, err);
     }
-    if (!status) status = stretch_send(ddp, &s, root, err);
+    if (!status) status = stretch_broadcast(ddp, &s, root, err);
     tern__seal_touch(seal);
     return status;
 }

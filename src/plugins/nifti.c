@@ -191,7 +191,7 @@ static nifti_1_header start_from(const void *source)
     return header;
 }
 
-static void voxels_make(const void *source, const tern_nifti_info *info, void *bytes)
+static void nifti_file_bytes(const void *source, const tern_nifti_info *info, void *bytes)
 {
     nifti_1_header header = start_from(source);
     int nbyper, swapsize;
@@ -214,4 +214,4 @@ const tern_nifti_backend tern_nifti_plugin = {.abi = TERN_NIFTI_ABI,
                                               .name = "libnifti",
                                               .parse = parse,
                                               .values = values_of,
-                                              .make = voxels_make};
+                                              .make = nifti_file_bytes};
