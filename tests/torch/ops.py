@@ -7,6 +7,7 @@
     run.backward(y, dy)                    # gradients of sum(y * dy)
     run.value(y), run.grad(x)
 """
+import atexit
 import ctypes
 import os
 import re
@@ -44,17 +45,22 @@ KEPT = {}
 
 def open_device(lib, name, threads=None):
     """(a device, whether its user closes it). A real GPU takes milliseconds to open, and a test opens thousands: there all users
-    under the same variables have one, for as long as the process lives. On the emulation closing is a part of the test."""
+    under the same variables have one, for as long as the process lives. So have they on the emulation where kernels are measured
+    (TERN_TEST_FEW), since each device repeats the first one for 50 ms and measures its own: that device is closed at the exit.
+    Elsewhere on the emulation closing is a part of the test."""
     name = tern.device(name)
     around = tuple(sorted(item for item in os.environ.items() if item[0].startswith("TERN_")))
-    is_kept = "TERN_TEST_GPUS" in os.environ and name.startswith("cuda")
+    is_real, measures = "TERN_TEST_GPUS" in os.environ, "TERN_TEST_FEW" in os.environ
+    is_kept = name.startswith("cuda") and (is_real or measures)
     device = KEPT.get((name, threads, around)) if is_kept else None
     if device is None:
         device = ctypes.c_void_p(lib.check("tern_device_open", name.encode()))
         if threads:
             lib.check("tern_device_threads_set", device, threads)
-    if is_kept:
-        KEPT[name, threads, around] = device
+        if is_kept:
+            KEPT[name, threads, around] = device
+            if not is_real:
+                atexit.register(lib.tern_device_close, device)
     return device, not is_kept
 
 
