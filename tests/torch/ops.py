@@ -9,6 +9,7 @@
 """
 import atexit
 import ctypes
+import functools
 import os
 import re
 
@@ -21,7 +22,7 @@ DTYPES = {numpy.dtype(name): i for i, name in enumerate("float32 float64 int64 i
 BY_NUMBER = {i: dtype for dtype, i in DTYPES.items()}
 POINTERS = """tern_device_open tern_scope_new tern_tensor_from tern_parameter_add tern_buffer_add tern_grad_get tern_keep
 tern_forward tern_relu tern_linear tern_cross_entropy tern_argmax tern_scope_error tern_module_add tern_state_find
-tern_tensor_shape tern_rng_new""".split()
+tern_rng_new""".split()
 
 
 class Module(ctypes.Structure):
@@ -40,6 +41,16 @@ def shape_of(array):
     return (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
 
 
+@functools.cache
+def library():
+    """One for all runs: a test makes thousands, and looks up each function once."""
+    lib = tern.Library()
+    lib.returns(ctypes.c_void_p, *POINTERS)
+    lib.returns(ctypes.c_int64, "tern_tensor_count")
+    lib.returns(ctypes.POINTER(ctypes.c_int64), "tern_tensor_shape")
+    return lib
+
+
 KEPT = {}
 
 
@@ -49,16 +60,16 @@ def open_device(lib, name, threads=None):
     (TERN_TEST_FEW), since each device repeats the first one for 50 ms and measures its own: that device is closed at the exit.
     Elsewhere on the emulation closing is a part of the test."""
     name = tern.device(name)
-    around = tuple(sorted(item for item in os.environ.items() if item[0].startswith("TERN_")))
     is_real, measures = "TERN_TEST_GPUS" in os.environ, "TERN_TEST_FEW" in os.environ
     is_kept = name.startswith("cuda") and (is_real or measures)
-    device = KEPT.get((name, threads, around)) if is_kept else None
+    key = is_kept and (name, threads, tuple(sorted(item for item in os.environ.items() if item[0].startswith("TERN_"))))
+    device = KEPT.get(key)
     if device is None:
         device = ctypes.c_void_p(lib.check("tern_device_open", name.encode()))
         if threads:
             lib.check("tern_device_threads_set", device, threads)
         if is_kept:
-            KEPT[name, threads, around] = device
+            KEPT[key] = device
             if not is_real:
                 atexit.register(lib.tern_device_close, device)
     return device, not is_kept
@@ -68,9 +79,7 @@ class Run:
     """One device, one scope, and one module with the parameters."""
 
     def __init__(self, device="cpu", threads=None, group=None):
-        self.lib = tern.Library()
-        self.lib.returns(ctypes.c_void_p, *POINTERS)
-        self.lib.returns(ctypes.c_int64, "tern_tensor_count")
+        self.lib = library()
         self.device, self.closes_device = open_device(self.lib, device, threads)
         self.scope = ctypes.c_void_p(self.lib.check("tern_scope_new", self.device, group))
         self.module = Module()
@@ -129,7 +138,6 @@ class Run:
         self.lib.check("tern_tensor_write", tensor, tern.pointer(array), ctypes.c_size_t(array.nbytes))
 
     def shape(self, tensor):
-        self.lib.tern_tensor_shape.restype = ctypes.POINTER(ctypes.c_int64)
         return tuple(self.lib.tern_tensor_shape(tensor)[: self.lib.tern_tensor_ndim(tensor)])
 
     def dtype(self, tensor):
