@@ -224,10 +224,11 @@ def is_repeated(device):
     return device == "cpu:reference" and "TERN_TEST_DEVICE" in os.environ
 
 
-def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), threads=None, gradient_tolerance=None):
+def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), threads=None, gradient_tolerance=None, passes=2):
     """Runs op(run, *tensors) and oracle(*torch tensors) on the arrays, then sends the same random dy back through both,
-    twice, so that the second pass adds to the first one's gradients. Inputs whose number is in `constant` have no
-    gradient. Torch computes in f64 whatever the arrays are."""
+    twice, so that the second pass adds to the first one's gradients; with `passes` 1 only once, where options that do not
+    change how gradients add up vary over the same arrays. Inputs whose number is in `constant` have no gradient. Torch
+    computes in f64 whatever the arrays are."""
     import torch
 
     if is_repeated(device):
@@ -241,7 +242,7 @@ def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), thre
             t.requires_grad_(i not in constant and t.dtype == torch.float64)
         want = oracle(*want_in)
         dy = numpy.random.default_rng(1).standard_normal(tuple(want.shape)).astype(arrays[0].dtype)
-        for repeat in (1, 2):
+        for repeat in range(1, passes + 1):
             y = op(run, *tensors)
             error = error_of(run.value(y), want.detach().numpy())
             assert error <= tolerance, f"{what}: value off by {error:.2e}"
