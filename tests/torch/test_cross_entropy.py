@@ -8,7 +8,7 @@ import torch
 
 import skips
 import tern
-from ops import BF16, F16, Run, blocked, compare, gradient_check, in_16_bits, rounded
+from ops import BF16, F16, Run, blocked, compare, gradient_check, in_16_bits, rounded, thread_counts
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
@@ -204,7 +204,7 @@ class CrossEntropyTest(unittest.TestCase):
         """A mean that no f32 accumulator could hold; the same bits with any number of threads."""
         x, label = RNG.standard_normal((200_000, 3)).astype("f"), labels_of((200_000, 3))
         want, got = F.cross_entropy(torch.tensor(x.astype("d")), torch.tensor(label), label_smoothing=0.1).item(), []
-        for threads in (1, 2, 3):
+        for threads in thread_counts(1, 2, 3):
             run = Run("cpu", threads)
             p = run.parameter(x)
             loss = run.op("tern_cross_entropy", p, run.constant(label), opts_of(run, label_smoothing=0.1))

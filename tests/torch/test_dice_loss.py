@@ -9,7 +9,7 @@ import torch
 
 import skips
 import tern
-from ops import BF16, F16, Run, blocked, compare, gradient_check, in_16_bits, rounded
+from ops import BF16, F16, Run, blocked, compare, gradient_check, in_16_bits, rounded, thread_counts
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
@@ -228,7 +228,7 @@ class DiceTest(unittest.TestCase):
         """The same bits on any number of threads."""
         for classes, shape, target in ((False, (2, 3, 200, 201), mask_of((2, 3, 200, 201), "uint8")), (True, (2, 7, 200, 201), map_of((2, 7, 200, 201), "uint8"))):
             x, results = RNG.standard_normal(shape).astype("f"), []
-            for threads in (1, 2, 3):
+            for threads in thread_counts(1, 2, 3):
                 run = Run("cpu", threads)
                 p = run.parameter(x)
                 loss = run.op("tern_bce_dice_loss", p, run.constant(target), double(1), double(1), opts_of(run, classes=classes))

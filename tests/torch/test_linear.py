@@ -8,7 +8,7 @@ import torch
 
 import skips
 import tern
-from ops import Run, blocked, compare, error_of, gradient_check, in_16_bits, rounded
+from ops import Run, blocked, compare, error_of, gradient_check, in_16_bits, rounded, thread_counts
 
 RNG = numpy.random.default_rng(7)
 # Where kernels are measured on an emulation of a GPU, most of the time goes into that. Each test has only cases whose products differ.
@@ -107,7 +107,7 @@ class LinearTest(unittest.TestCase):
     def test_threads(self):
         ins, outs = (140, 70) if FEW else (300, 130)  # on a GPU several tiles in both directions, and sums in parts
         arrays = [draw((37, ins), "f"), draw((outs, ins), "f"), draw((outs,), "f")]
-        for threads in (1,) if FEW else (1, 2, 3):  # which a GPU has not
+        for threads in (1,) if FEW else thread_counts(1, 2, 3):
             compare(f"{threads} threads", linear, torch.nn.functional.linear, arrays, 1e-5, threads=threads)
 
     def test_any_number_of_dimensions(self):
