@@ -323,7 +323,7 @@ class OnGpu(unittest.TestCase):
 
 
 class Devices(unittest.TestCase):
-    """torch/ops.py opens a real GPU once for all that ask for the same, and an emulated one for each."""
+    """torch/ops.py opens a real GPU, or an emulated one that measures, once for all that ask for the same; other emulated ones for each."""
 
     class Counting:
         def __init__(self):
@@ -332,6 +332,9 @@ class Devices(unittest.TestCase):
         def check(self, name, *args):
             self.opened += name == "tern_device_open"
             return self.opened
+
+        def tern_device_close(self, device):
+            pass
 
     def opened(self, **around):
         library, keep = self.Counting(), ops.KEPT.copy()
@@ -345,7 +348,12 @@ class Devices(unittest.TestCase):
     def test_real_ones_are_kept(self):
         self.assertEqual(self.opened(TERN_TEST_GPUS="1"), [(1, False), (1, False), (1, False), (2, False), (3, True), (4, False)])
 
-    def test_emulated_ones_are_not(self):
+    def test_emulated_ones_that_measure_are_kept_until_the_exit(self):
+        with mock.patch("atexit.register") as register:
+            self.assertEqual(self.opened(TERN_TEST_FEW="1"), [(1, False), (1, False), (1, False), (2, False), (3, True), (4, False)])
+        self.assertEqual([(call.args[0].__name__, call.args[1].value) for call in register.mock_calls], [("tern_device_close", n) for n in (1, 2, 4)])
+
+    def test_other_emulated_ones_are_not(self):
         self.assertEqual(self.opened(), [(number, True) for number in range(1, 7)])
 
 

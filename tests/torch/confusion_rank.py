@@ -1,6 +1,8 @@
 """Confusion matrix and top-k accuracy on one rank, which has the samples that a distributed sampler without padding
 gives it, in batches of 3. Prints the result of all ranks. Does not use torch, which takes seconds to load."""
 import ctypes
+import functools
+import itertools
 import json
 import os
 import sys
@@ -19,6 +21,7 @@ class Confusion:
         self.run, self.classes = run, classes
         run.lib.returns(ctypes.c_void_p, "tern_confusion_new")
         run.lib.returns(ctypes.c_int64, "tern_confusion_count", "tern_confusion_total")
+        run.lib.tern_confusion_count.argtypes = ctypes.c_void_p, i64, i64  # called for each of a million pairs
         run.lib.returns(double, *[f"tern_confusion_{n}" for n in "accuracy iou dice mean_iou mean_dice".split()])
         self.handle = ctypes.c_void_p(run.lib.check("tern_confusion_new", group, i64(classes), i64(ignore_index)))
 
@@ -32,8 +35,9 @@ class Confusion:
 
     def reduce(self):
         self.run.lib.check("tern_confusion_reduce", self.handle)
-        count = lambda a, b: self.run.lib.tern_confusion_count(self.handle, i64(a), i64(b))
-        return numpy.array([[count(a, b) for b in range(self.classes)] for a in range(self.classes)])
+        count = functools.partial(self.run.lib.tern_confusion_count, self.handle)
+        pairs = itertools.product(range(self.classes), repeat=2)
+        return numpy.fromiter(itertools.starmap(count, pairs), "i8", self.classes**2).reshape(self.classes, self.classes)
 
     def number(self, name, *args):
         return getattr(self.run.lib, f"tern_confusion_{name}")(self.handle, *args)

@@ -7,7 +7,9 @@
     run.backward(y, dy)                    # gradients of sum(y * dy)
     run.value(y), run.grad(x)
 """
+import atexit
 import ctypes
+import functools
 import os
 import re
 
@@ -20,7 +22,7 @@ DTYPES = {numpy.dtype(name): i for i, name in enumerate("float32 float64 int64 i
 BY_NUMBER = {i: dtype for dtype, i in DTYPES.items()}
 POINTERS = """tern_device_open tern_scope_new tern_tensor_from tern_parameter_add tern_buffer_add tern_grad_get tern_keep
 tern_forward tern_relu tern_linear tern_cross_entropy tern_argmax tern_scope_error tern_module_add tern_state_find
-tern_tensor_shape tern_rng_new""".split()
+tern_rng_new""".split()
 
 
 class Module(ctypes.Structure):
@@ -39,32 +41,50 @@ def shape_of(array):
     return (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
 
 
+@functools.cache
+def library():
+    """One for all runs: a test makes thousands, and looks up each function once."""
+    lib = tern.Library()
+    lib.returns(ctypes.c_void_p, *POINTERS)
+    lib.returns(ctypes.c_int64, "tern_tensor_count")
+    lib.returns(ctypes.POINTER(ctypes.c_int64), "tern_tensor_shape")
+    return lib
+
+
 KEPT = {}
 
 
 def open_device(lib, name, threads=None):
     """(a device, whether its user closes it). A real GPU takes milliseconds to open, and a test opens thousands: there all users
-    under the same variables have one, for as long as the process lives. On the emulation closing is a part of the test."""
+    under the same variables have one, for as long as the process lives. So have they on the emulation where kernels are measured
+    (TERN_TEST_FEW), since each device repeats the first one for 50 ms and measures its own: that device is closed at the exit.
+    Elsewhere on the emulation closing is a part of the test."""
     name = tern.device(name)
-    around = tuple(sorted(item for item in os.environ.items() if item[0].startswith("TERN_")))
-    is_kept = "TERN_TEST_GPUS" in os.environ and name.startswith("cuda")
-    device = KEPT.get((name, threads, around)) if is_kept else None
+    is_real, measures = "TERN_TEST_GPUS" in os.environ, "TERN_TEST_FEW" in os.environ
+    is_kept = name.startswith("cuda") and (is_real or measures)
+    key = is_kept and (name, threads, tuple(sorted(item for item in os.environ.items() if item[0].startswith("TERN_"))))
+    device = KEPT.get(key)
     if device is None:
         device = ctypes.c_void_p(lib.check("tern_device_open", name.encode()))
         if threads:
             lib.check("tern_device_threads_set", device, threads)
-    if is_kept:
-        KEPT[name, threads, around] = device
+        if is_kept:
+            KEPT[key] = device
+            if not is_real:
+                atexit.register(lib.tern_device_close, device)
     return device, not is_kept
+
+
+def thread_counts(*counts):
+    """Numbers of threads that change no bit of a result. Other devices have no threads: two runs show that each gives the same."""
+    return counts if tern.device("cpu") == "cpu" else counts[:2]
 
 
 class Run:
     """One device, one scope, and one module with the parameters."""
 
     def __init__(self, device="cpu", threads=None, group=None):
-        self.lib = tern.Library()
-        self.lib.returns(ctypes.c_void_p, *POINTERS)
-        self.lib.returns(ctypes.c_int64, "tern_tensor_count")
+        self.lib = library()
         self.device, self.closes_device = open_device(self.lib, device, threads)
         self.scope = ctypes.c_void_p(self.lib.check("tern_scope_new", self.device, group))
         self.module = Module()
@@ -123,7 +143,6 @@ class Run:
         self.lib.check("tern_tensor_write", tensor, tern.pointer(array), ctypes.c_size_t(array.nbytes))
 
     def shape(self, tensor):
-        self.lib.tern_tensor_shape.restype = ctypes.POINTER(ctypes.c_int64)
         return tuple(self.lib.tern_tensor_shape(tensor)[: self.lib.tern_tensor_ndim(tensor)])
 
     def dtype(self, tensor):
@@ -210,10 +229,11 @@ def is_repeated(device):
     return device == "cpu:reference" and "TERN_TEST_DEVICE" in os.environ
 
 
-def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), threads=None, gradient_tolerance=None):
+def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), threads=None, gradient_tolerance=None, passes=2):
     """Runs op(run, *tensors) and oracle(*torch tensors) on the arrays, then sends the same random dy back through both,
-    twice, so that the second pass adds to the first one's gradients. Inputs whose number is in `constant` have no
-    gradient. Torch computes in f64 whatever the arrays are."""
+    twice, so that the second pass adds to the first one's gradients; with `passes` 1 only once, where options that do not
+    change how gradients add up vary over the same arrays. Inputs whose number is in `constant` have no gradient. Torch
+    computes in f64 whatever the arrays are."""
     import torch
 
     if is_repeated(device):
@@ -227,7 +247,7 @@ def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), thre
             t.requires_grad_(i not in constant and t.dtype == torch.float64)
         want = oracle(*want_in)
         dy = numpy.random.default_rng(1).standard_normal(tuple(want.shape)).astype(arrays[0].dtype)
-        for repeat in (1, 2):
+        for repeat in range(1, passes + 1):
             y = op(run, *tensors)
             error = error_of(run.value(y), want.detach().numpy())
             assert error <= tolerance, f"{what}: value off by {error:.2e}"

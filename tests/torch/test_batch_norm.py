@@ -8,7 +8,7 @@ import torch
 import skips
 import tern
 from half import TYPES, compare_half
-from ops import Run, blocked, compare, error_of, expect_no_gradient, far_from_zero, gradient_check, is_repeated, shows_overflow
+from ops import Run, blocked, compare, error_of, expect_no_gradient, far_from_zero, gradient_check, is_repeated, shows_overflow, thread_counts
 
 DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
 SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4), (2, 16, 3, 5, 4)]
@@ -237,7 +237,7 @@ class BatchNormTest(unittest.TestCase):
         for layout, dtype in ((lambda run, x: x, "f"), (blocked, "f"), (lambda run, x: x, "d")):
             x, dy = self.draw((16, 32, 20, 21), dtype), self.draw((16, 32, 20, 21), dtype) - 3
             seen = set()
-            for threads in (1, 2, 3, 5):
+            for threads in thread_counts(1, 2, 3, 5):
                 run = Run("cpu", threads)
                 p = [run.parameter(a) for a in (x, numpy.full(32, 2, dtype), numpy.zeros(32, dtype))]
                 y = batch_norm(run, layout(run, p[0]), *p[1:], relu=True)

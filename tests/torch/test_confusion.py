@@ -14,7 +14,7 @@ import torch
 import skips
 import tern
 from confusion_rank import Confusion, data, i64, topk_correct
-from ops import BF16, F16, Run, blocked, rounded
+from ops import BF16, F16, Run, blocked, rounded, thread_counts
 
 RNG = numpy.random.default_rng(0)
 DEVICES = [("cpu", "f"), ("cpu:reference", "f"), ("cpu", "d")]
@@ -73,7 +73,7 @@ class ConfusionTest(unittest.TestCase):
     def test_layouts_threads_and_16_bits(self):
         x, label = RNG.standard_normal((2, 32, 60, 61)).astype("f"), labels_of((2, 32, 60, 61), "uint8")
         want = matrix_of(x.argmax(1), label, 32)
-        for threads in (1, 2, 3):
+        for threads in thread_counts(1, 2, 3):
             run = Run("cpu", threads)
             c, t = Confusion(run, 32), run.constant(x)
             turn = lambda a, *dims: run.op("tern_permute", a, len(dims), (ctypes.c_int * len(dims))(*dims))

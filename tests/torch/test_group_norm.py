@@ -11,7 +11,7 @@ import skips
 import tern
 from half import TYPES, compare_half
 from layers import refused
-from ops import Run, blocked, compare, error_of, expect_no_gradient, far_from_zero, gradient_check, shows_overflow
+from ops import Run, blocked, compare, error_of, expect_no_gradient, far_from_zero, gradient_check, shows_overflow, thread_counts
 
 F = torch.nn.functional
 DEVICES = [("cpu", "f", 2e-6, 1e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 1e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
@@ -148,7 +148,7 @@ class GroupNormTest(unittest.TestCase):
             x, w, b = self.arrays(shape, shape[1], dtype)
             dy = self.draw(shape, dtype) - 3
             seen = set()
-            for threads in (1, 2, 3, 5):
+            for threads in thread_counts(1, 2, 3, 5):
                 run = Run("cpu", threads)
                 p = [run.parameter(a) for a in (x, w, b)]
                 y = group_norm(run, p[0], groups, *p[1:])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import skips
 import tern
 from half import compare_half
-from ops import Run, blocked, compare, gradient_check
+from ops import Run, blocked, compare, gradient_check, thread_counts
 
 DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-12), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-12)]
 NEAREST, LINEAR = 0, 1
@@ -133,7 +133,7 @@ class InterpolateTest(unittest.TestCase):
     def test_same_bits_for_any_number_of_threads(self):
         for shape, prepare, dtype in (((1, 19, 33, 33), lambda run, x: x, "f"), ((1, 16, 9, 20, 21), blocked, "f"), ((1, 19, 33, 33), lambda run, x: x, "d")):
             x, seen = self.draw(shape, dtype), set()
-            for threads in (1, 2, 3):
+            for threads in thread_counts(1, 2, 3):
                 run = Run("cpu", threads)
                 p = run.parameter(x)
                 for _ in range(2):  # the second gradient is written over the first

@@ -7,6 +7,7 @@ import unittest
 import numpy
 
 import skips
+from ops import thread_counts
 from optims import EVERY, FEW, Pair, train_beside, two_of_three
 
 
@@ -60,7 +61,7 @@ class Lamb(unittest.TestCase):
     def test_threads_change_no_bit(self):
         """With a parameter large enough for several threads."""
         found = []
-        for threads in (1, 2, 3):
+        for threads in thread_counts(1, 2, 3):
             pair = Pair("lamb", lr=0.01, threads=threads, large=True)
             for step in range(3):
                 pair.backward(EVERY)

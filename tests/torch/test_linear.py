@@ -8,11 +8,12 @@ import torch
 
 import skips
 import tern
-from ops import Run, blocked, compare, error_of, gradient_check, in_16_bits, rounded
+from ops import Run, blocked, compare, error_of, gradient_check, in_16_bits, rounded, thread_counts
 
 RNG = numpy.random.default_rng(7)
 # Where kernels are measured on an emulation of a GPU, most of the time goes into that. Each test has only cases whose products differ.
 FEW = "TERN_TEST_FEW" in os.environ
+WIDE = 130 if FEW else 512  # outputs: from 512 on a CPU makes the input of a linear again
 # f32 products are summed in another order than torch's: the error grows with the length of the sum.
 DEVICES = [("cpu", "f", 1e-5), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 
@@ -76,7 +77,7 @@ class LinearTest(unittest.TestCase):
                          lambda x, y, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps) * w),
             "view": (lambda run, x, y, w: run.op("tern_transpose", run.op("tern_gelu", x, False), 0, 1), lambda x, y, w: F.gelu(x).transpose(0, 1)),
         }
-        arrays = [draw(shape, "f") for shape in ((3, 5, 12), (3, 5, 12), (12,), (512, 12), (512, 12), (512,))]
+        arrays = [draw(shape, "f") for shape in ((3, 5, 12), (3, 5, 12), (12,), (WIDE, 12), (WIDE, 12), (WIDE,))]
         for device in ("cpu", "cpu:reference"):
             for name, (ours, theirs) in list(befores.items())[: 1 if FEW else None]:
                 def op(run, x, y, weight, one, other, bias):
@@ -91,21 +92,22 @@ class LinearTest(unittest.TestCase):
 
     def test_inputs_that_the_program_has_changed(self):
         """What is written into a result counts in the gradient of the weight, too."""
-        x, w, other = draw((4, 6), "f"), draw((512, 6), "f"), draw((4, 6), "f")
+        x, w, other = draw((4, 6), "f"), draw((WIDE, 6), "f"), draw((4, 6), "f")
         for name, more in (("tern_gelu", (False,)), ("tern_silu", ()), ("tern_layer_norm", (None, None, None)))[: 1 if FEW else None]:
             for seen in (False, True):
                 run = Run()
                 p, weight = run.parameter(x), run.parameter(w)
                 h = run.op(name, p, *more)
                 run.write(run.op("tern_reshape", h, 2, (ctypes.c_int64 * 2)(4, 6)) if seen else h, other)
-                dy = draw((4, 512), "f")
+                dy = draw((4, WIDE), "f")
                 run.backward(linear(run, h, weight), dy)
                 self.assertLessEqual(error_of(run.grad(weight), dy.T @ other), 1e-5, name)
                 run.close()
 
     def test_threads(self):
-        arrays = [draw((37, 300), "f"), draw((130, 300), "f"), draw((130,), "f")]
-        for threads in (1,) if FEW else (1, 2, 3):  # which a GPU has not
+        ins, outs = (140, 70) if FEW else (300, 130)  # on a GPU several tiles in both directions, and sums in parts
+        arrays = [draw((37, ins), "f"), draw((outs, ins), "f"), draw((outs,), "f")]
+        for threads in (1,) if FEW else thread_counts(1, 2, 3):
             compare(f"{threads} threads", linear, torch.nn.functional.linear, arrays, 1e-5, threads=threads)
 
     def test_any_number_of_dimensions(self):

@@ -8,7 +8,7 @@ import torch
 
 import skips
 import tern
-from ops import Run, blocked, compare, gradient_check, in_16_bits, rounded
+from ops import Run, blocked, compare, gradient_check, in_16_bits, rounded, thread_counts
 
 DEVICES = [("cpu", "f", 1e-5), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 PAIRS = [
@@ -107,7 +107,7 @@ class MatmulTest(unittest.TestCase):
 
     def test_threads(self):
         for shapes in (((300, 130), (130, 97)), ((12, 40, 30), (12, 30, 20)), ((40, 30), (12, 30, 20))):
-            for threads in (1, 2, 3):
+            for threads in thread_counts(1, 2, 3):
                 compare(f"{threads} threads {shapes}", matmul, torch.matmul, self.pair(shapes, "f"), 1e-5, threads=threads)
 
     def test_16_bits(self):

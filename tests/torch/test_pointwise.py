@@ -10,7 +10,7 @@ import torch
 import skips
 import tern
 from layers import refused
-from ops import BF16, DTYPES, F16, U8, Run, blocked, compare, gradient_check, in_16_bits, rounded, shape_of
+from ops import BF16, DTYPES, F16, U8, Run, blocked, compare, gradient_check, in_16_bits, rounded, shape_of, thread_counts
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
@@ -421,7 +421,7 @@ class PointwiseTest(unittest.TestCase):
     def test_threads_give_the_same_bits(self):
         for op in (BINARY[3], UNARY[9]):
             arrays, got = op.arrays([(300, 1001), (1001,)][: op.count]), []
-            for threads in (1, 2, 3):
+            for threads in thread_counts(1, 2, 3):
                 run = Run("cpu", threads)
                 parameters = [run.parameter(a) for a in arrays]
                 y = op(run, *parameters)

@@ -8,7 +8,7 @@ import torch
 import skips
 import tern
 from half import compare_half
-from ops import Run, blocked, compare, gradient_check
+from ops import Run, blocked, compare, gradient_check, thread_counts
 
 DEVICES = [("cpu", "f", 1e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 SHAPES = [(3, 7, 9, 11), (3, 16, 8, 7), (1, 48, 6, 6), (1, 1, 1, 1)]
@@ -125,7 +125,7 @@ class Pool2dTest(unittest.TestCase):
         self.both("wide", self.rng.standard_normal((1, 2, 3, 9000)).astype("f"), (2, 2), stride=(1, 2))
         for dtype in ("f", "d"):
             seen = set()
-            for threads in (1, 2, 3):
+            for threads in thread_counts(1, 2, 3):
                 run = Run("cpu", threads)
                 p = run.parameter(x.astype(dtype))
                 for _ in range(2):  # the second gradient is written over the first

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import skips
 import tern
 from half import compare_half
-from ops import Run, blocked, compare, gradient_check
+from ops import Run, blocked, compare, gradient_check, thread_counts
 
 DEVICES = [("cpu", "f", 1e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 SHAPES = [(2, 5, 5, 7, 6), (1, 32, 4, 5, 4), (1, 1, 1, 1, 1)]
@@ -139,7 +139,7 @@ class Pool3dTest(unittest.TestCase):
                 self.compare_max("large", x, kernel, stride, padding, prepare=prepare)
                 self.compare_avg("large", x, kernel, stride, padding, prepare=prepare)
                 seen = set()
-                for threads in (1, 2, 3):
+                for threads in thread_counts(1, 2, 3):
                     run = Run("cpu", threads)
                     p = run.parameter(x)
                     for kind in ("max", "avg") * 2:

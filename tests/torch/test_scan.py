@@ -9,7 +9,7 @@ import torch
 import skips
 import tern
 from half import compare_half
-from ops import Run, compare, gradient_check
+from ops import Run, compare, gradient_check, thread_counts
 
 DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-14), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-14)]
 SHAPES = [(1,), (7,), (3, 5), (2, 3, 4), (5, 300), (300, 5), (3, 70, 33), (2, 3, 4, 5, 2)]
@@ -71,7 +71,7 @@ class CumsumTest(unittest.TestCase):
 
     def test_same_bits_for_any_number_of_threads(self):
         x, seen = self.rng.standard_normal((300, 400)).astype("f"), set()
-        for threads in (1, 2, 3):
+        for threads in thread_counts(1, 2, 3):
             run = Run("cpu", threads)
             seen.add(b"".join(run.value(cumsum(run, run.constant(x), dim)).tobytes() for dim in (0, 1)))
             run.close()

@@ -7,7 +7,7 @@ import torch
 
 import skips
 import tern
-from ops import BF16, F16, Module, Run, blocked, compare, gradient_check, in_16_bits, rounded
+from ops import BF16, F16, Module, Run, blocked, compare, gradient_check, in_16_bits, rounded, thread_counts
 
 RNG = numpy.random.default_rng(0)
 DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
@@ -36,7 +36,7 @@ class SoftmaxTest(unittest.TestCase):
         for name, _ in NAMES:
             for shape, dim in (((300, 1000), 1), ((20, 30, 500), 1)):
                 x, got = draw(shape, "f"), []
-                for threads in (1, 2, 3):
+                for threads in thread_counts(1, 2, 3):
                     run = Run("cpu", threads)
                     p = run.parameter(x)
                     y = run.op(name, p, dim)
