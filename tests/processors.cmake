@@ -1,13 +1,14 @@
 # How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has six for two cores, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
-# two, and so do ranks that mostly start their interpreters. Ranks that compute take three. Tests that expect a choice that was made by
-# measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that compute, a rank would more often
-# come later than a test of time-outs expects. Threads of OpenMP do not spin: beside other tests a thread without a core keeps the others
-# of its process spinning, ten times as long as they compute. OpenBLAS has one thread: its threads wait for each other by giving up the core,
-# and beside other tests get it back so late that a second becomes a minute.
+# two, and so do ranks that mostly start their interpreters or wait for other hosts' messages. Ranks that compute take three. Tests that
+# expect a choice that was made by measuring run alone. Those that wait start first, so that they run beside each other: beside ranks that
+# compute, a rank would more often come later than a test of time-outs expects. Threads of OpenMP do not spin: beside other tests a thread
+# without a core keeps the others of its process spinning, ten times as long as they compute. OpenBLAS has one thread: its threads wait for
+# each other by giving up the core, and beside other tests get it back so late that a second becomes a minute.
 set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|examples|parallel)/|^cli/bench")
 set(one_computes "^bench/(gpu|images)$")
+set(hosts_wait "_(hosts[23]|partial)$")
 # `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
 set(quick "^(amp|autograd|base|checkpoint|data|device|gguf|image|models|nn|ops|optim|report|tensor|text)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
 set(long "_by_clock$|_compiled$|^c10d/|^cuda/(dice_loss|kernels)$|^torch/(deeplabv3|resnet)$|^docs/") # 30 seconds: not at the end
@@ -36,6 +37,9 @@ function(set_processors)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
     elseif(test MATCHES "${ranks_compute}" AND NOT test MATCHES "${one_computes}")
       set(processors 3)
+      if(test MATCHES "${hosts_wait}")
+        set(processors 2)
+      endif()
       set(cost 2)
     elseif(test MATCHES "${waits}")
       set(processors 1)
