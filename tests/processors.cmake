@@ -12,6 +12,9 @@ set(hosts_wait "_(hosts[23]|partial)$")
 # `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
 set(quick "^(amp|autograd|base|checkpoint|data|device|gguf|image|models|nn|ops|optim|report|tensor|text)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
 set(long "_by_clock$|_compiled$|^c10d/|^cuda/(dice_loss|kernels)$|^torch/(deeplabv3|resnet)$|^docs/") # 30 seconds: not at the end
+# Open MPI 4 keeps the sessions of all of a user's jobs in one folder. A job that ends removes it, at times just when another's first file
+# is to be made, and that job fails. So each test that starts mpirun has a folder of its own.
+set(mpirun "^mpi/|^bench/(collectives|peers)$|^install/programs$|^launchers/slurm$")
 set(chooses "^kernels/(conv_choice|signals)")
 
 # For the tests of the folder that calls it.
@@ -30,6 +33,9 @@ function(set_processors)
     endif()
     if(NOT test MATCHES "${chooses}|^(cli|launchers)/") # programs of those set their own
       list(APPEND around OMP_WAIT_POLICY=passive)
+    endif()
+    if(test MATCHES "${mpirun}")
+      list(APPEND around OMPI_MCA_orte_tmpdir_base=${CMAKE_BINARY_DIR}/Testing/openmpi/${test})
     endif()
     if("single" IN_LIST labels)
       list(APPEND around OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=1)

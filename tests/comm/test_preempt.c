@@ -229,7 +229,9 @@ static volatile pid_t ranked;
 
 static void repeat_to_rank(int number)
 {
-    kill(ranked, number);
+    int before = errno;
+    kill(ranked, number); /* the rank may have ended */
+    errno = before;
 }
 
 /* The launcher of one rank, both in the terminal's foreground group. It repeats each Ctrl-C to the rank, and

@@ -40,7 +40,7 @@ def hosts_of(ranks, *what):
 def environment(**more):
     """Returns the environment without the variables of a job, plus `more`."""
     env = {name: value for name, value in os.environ.items()
-           if name == "OMPI_MCA_reachable" or not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
+           if name in ("OMPI_MCA_reachable", "OMPI_MCA_orte_tmpdir_base") or not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         env.pop(name, None)
     return {**env, "OMP_NUM_THREADS": "1", **more}
