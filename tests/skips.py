@@ -12,6 +12,7 @@ than those of ALLOWED.
 """
 import os
 import re
+import signal
 import sys
 import unittest
 
@@ -70,6 +71,7 @@ def has_part(part):
 
 def main():
     """Exits with SKIPPED if every test was skipped."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts its background jobs with it ignored
     result = unittest.main(exit=False).result
     for test, reason in result.skipped:
         record(test.id().replace("__main__.", ""), reason)
