@@ -102,27 +102,58 @@ TERN__INLINE void weight_grad_step(tern__lanes to[3], const tern__lanes m[IN])
 
 /* ---- two dimensions ---- */
 
-/* One step for each column of `rows` lines of lanes, from element `first` of `from` on, and one for each
- * line of the results: a result goes to + (IN i + j) * to_pitch. */
+/* A square of lines of lanes of one dtype. Those outside of a plane are zeros. */
+typedef struct lines {
+    const char *row[IN];   /* each row's first line within the plane, or a line of zeros */
+    int64_t pitch[IN];     /* bytes to its next line; 0: zeros */
+    int64_t row_pitch;     /* bytes from row to row if all lines are within */
+    int left, right;       /* columns left .. right - 1 are within */
+    bool whole;            /* all lines are */
+} lines;
+
+/* Lines of f32 that are all there, with distances in floats. */
+TERN__INLINE lines lines_of(const float *first, int64_t row_pitch, int64_t pitch)
+{
+    const int64_t size = sizeof(float);
+    return (lines){.row = {(const char *)first}, .pitch = {pitch * size}, .row_pitch = row_pitch * size};
+}
+
+/* The loop around a step. In registers of half a block the lines between both steps do not fit anyway. Unrolled, it would have an
+ * address for each line, and these would not fit, either. */
+#if TERN__LANES < 16
+#define EACH_STEP _Pragma("GCC unroll 1")
+#else
+#define EACH_STEP _Pragma("GCC unroll 6")
+#endif
+
+/* One step for each column of `rows` lines of lanes, which begin at element v, and one for each line of the
+ * results: a result goes to + (results i + j) * to_pitch. whole: from->whole, as a constant. */
 #define DEFINE_BOTH(name, step, rows, results)                                                               \
-    TERN__INLINE void name(float *to, int64_t to_pitch, const void *from, int64_t first, int64_t row_pitch,  \
-                           int64_t pitch, tern_dtype dtype)                                                  \
+    TERN__INLINE void name(float *to, int64_t to_pitch, const lines *from, bool whole, int v,                \
+                           tern_dtype dtype)                                                                 \
     {                                                                                                        \
         tern__lanes half[results][rows];                                                                     \
-        _Pragma("GCC unroll 6") for (int j = 0; j < (rows); j++)                                             \
+        const char *column = from->row[0];                                                                   \
+        EACH_STEP for (int j = 0; j < (rows); j++, column += from->pitch[0])                                 \
         {                                                                                                    \
-            tern__lanes line[rows], result[results];                                                         \
-            _Pragma("GCC unroll 6") for (int i = 0; i < (rows); i++) line[i] =                               \
-                tern__lanes_get(from, dtype, first + i * row_pitch + j * pitch, LANES);                      \
-            step(result, line);                                                                              \
+            tern__lanes line[rows], result[results] = {{0}};                                                 \
+            if (whole || (j >= from->left && j < from->right)) {                                             \
+                _Pragma("GCC unroll 6") for (int i = 0; i < (rows); i++)                                     \
+                {                                                                                            \
+                    const char *at = whole ? column + i * from->row_pitch                                    \
+                                           : from->row[i] + (j - from->left) * from->pitch[i];               \
+                    line[i] = tern__lanes_get(at, dtype, v, LANES);                                          \
+                }                                                                                            \
+                step(result, line);                                                                          \
+            }                                                                                                \
             _Pragma("GCC unroll 6") for (int i = 0; i < (results); i++) half[i][j] = result[i];              \
         }                                                                                                    \
-        _Pragma("GCC unroll 6") for (int i = 0; i < (results); i++)                                          \
+        EACH_STEP for (int i = 0; i < (results); i++, to += (results)*to_pitch)                              \
         {                                                                                                    \
             tern__lanes result[results];                                                                     \
             step(result, half[i]);                                                                           \
             _Pragma("GCC unroll 6") for (int j = 0; j < (results); j++)                                      \
-                tern__lanes_store(to + ((results)*i + j) * to_pitch, result[j], LANES);                      \
+                tern__lanes_store(to + j * to_pitch, result[j], LANES);                                      \
         }                                                                                                    \
     }
 

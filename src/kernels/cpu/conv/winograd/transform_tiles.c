@@ -60,64 +60,43 @@ TERN__INLINE place input_of(const tern__winograd_grid *g, place p)
     return p;
 }
 
-/* As many bytes of a line of 16-bit elements as fit a register. */
-typedef char tern__bytes __attribute__((vector_size(TERN__LANES < 8 ? 16 : 32)));
-
-/* Lines of lanes of one dtype: the first element, and the distances in elements to the next line and the
- * next row. */
-typedef struct lines {
-    const void *data;
-    int64_t first, row_pitch, pitch;
-} lines;
-
-/* Copies a line's bits; NULL: zeros. By whole vectors: a load of a vector that was stored in two halves waits
- * for both to leave the store buffer. */
-TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from_at, tern_dtype dtype)
-{
-    const int64_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
-    for (int64_t b = 0; b < BLOCK * size; b += sizeof(tern__bytes)) {
-        tern__bytes bytes = {0};
-        if (from) memcpy(&bytes, (const char *)from + from_at * size + b, sizeof(bytes));
-        memcpy((char *)to + at * size + b, &bytes, sizeof(bytes));
-    }
-}
-
-/* The square of `side` lines at p, a step apart. If it reaches beyond its plane, a copy in `room` with
- * zeros outside. */
-TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side, void *room,
+/* The square of `side` lines at p, a step apart. */
+TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side,
                           tern_dtype dtype)
 {
+    static const float zeros[BLOCK] = {0};
+    const char *none = (const char *)zeros, *data = view->data;
+    const int64_t line = BLOCK * (dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t));
     int64_t height = view->shape[view->ndim - 2], width = view->shape[view->ndim - 1];
     int64_t down = g->axis[0].step, on = g->axis[1].step;
-    const void *data = view->data;
-    if (!p.is_beyond && p.row >= 0 && p.column >= 0 && p.row + (side - 1) * down < height &&
-        p.column + (side - 1) * on < width)
-        return (lines){data, p.plane + (p.row * width + p.column) * BLOCK, down * width * BLOCK, on * BLOCK};
-    bool inside[IN];
-    for (int j = 0; j < side; j++) {
-        int64_t c = p.column + j * on;
-        inside[j] = !p.is_beyond && c >= 0 && c < width;
+    __asm__("" : "+r"(none)); /* or the compiler makes other sums, of other bits, for rows that are zeros */
+    lines from = {.row_pitch = down * width * line, .right = side};
+    while (from.left < side && p.column + from.left * on < 0) from.left++;
+    while (from.right > from.left && p.column + (from.right - 1) * on >= width) from.right--;
+    from.whole = from.right - from.left == side && !p.is_beyond && p.row >= 0 && p.row + (side - 1) * down < height;
+    int64_t first = p.plane / BLOCK + p.row * width + p.column + from.left * on;
+    _Pragma("GCC unroll 6") for (int i = 0; i < side; i++)
+    {
+        int64_t r = p.row + i * down;
+        bool within = !p.is_beyond && r >= 0 && r < height;
+        from.row[i] = within ? data + (first + i * down * width) * line : none;
+        from.pitch[i] = within ? on * line : 0;
     }
-    for (int64_t i = 0, r = p.row; i < side; i++, r += down) {
-        const void *row = r >= 0 && r < height ? data : NULL;
-        int64_t at = p.plane + (r * width + p.column) * BLOCK;
-        for (int64_t j = 0; j < side; j++, at += on * BLOCK)
-            copy_line(room, (i * side + j) * BLOCK, inside[j] ? row : NULL, at, dtype);
-    }
-    return (lines){room, 0, side * BLOCK, BLOCK};
+    return from;
 }
 
-/* Fetches the first columns of the square to the right, from column `next` on, for the next tile. Of eight
- * floats per vector a tile has twice as many instructions as of sixteen, and the processor looks less far
- * ahead by itself. */
-TERN__INLINE void prefetch_next(const void *data, int64_t first, int64_t row_pitch, int64_t pitch, int rows,
-                                int next, tern_dtype dtype)
+/* Line j of row i, from element v on. */
+TERN__INLINE tern__lanes line_at(const lines *from, int64_t i, int64_t j, int v, tern_dtype dtype)
 {
-    const int64_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
-    if (LANES == BLOCK) return;
-    for (int i = 0; i < rows; i++)
-        for (int j = next; j < next + OUT; j++)
-            __builtin_prefetch((const char *)data + (first + i * row_pitch + j * pitch) * size);
+    if (j < from->left || j >= from->right) return (tern__lanes){0};
+    return tern__lanes_get(from->row[i] + (j - from->left) * from->pitch[i], dtype, v, LANES);
+}
+
+/* Fetches as many lines of a row as a tile has outputs, for the next tile. Of eight floats per vector a tile
+ * has twice as many instructions as of sixteen, and the processor looks less far ahead by itself. */
+TERN__INLINE void prefetch_row(const char *first, int64_t pitch)
+{
+    for (int j = 0; j < OUT && LANES < BLOCK; j++) __builtin_prefetch(first + j * pitch);
 }
 
 /* Stores the sum of squares of the given points. */
@@ -148,8 +127,7 @@ TERN__INLINE tern__lanes centre_of(const lines *from, const int64_t row[2], cons
     tern__lanes square[4], pair[2];
     _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
     {
-        int64_t at = from->first + row[i / 2] * from->row_pitch + column[i % 2] * from->pitch;
-        tern__lanes line = tern__lanes_get(from->data, dtype, at + v, LANES);
+        tern__lanes line = line_at(from, row[i / 2], column[i % 2], v, dtype);
         square[i] = line * line;
     }
     for (int i = 0; i < 2; i++) pair[i] = tern__lanes_add_pairs(square[i], square[i + 2]);
@@ -161,18 +139,21 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
                          const tern__winograd_part *part, tern_dtype dtype)
 {
     static const int corners[] = {0, IN - 1, IN * (IN - 1), IN * IN - 1};
-    float room[IN * IN * BLOCK];
     place p = place_of(g, in, g->depth.in, part, 0);
     for (int64_t t = 0; t < part->count; t++, advance(&p, g, in)) {
-        lines from = square(g, in, input_of(g, p), IN, room, dtype);
+        lines from = square(g, in, input_of(g, p), IN, dtype);
         int64_t row[2], column[2];
         middle_of(row, &g->axis[0], p.row);
         middle_of(column, &g->axis[1], p.column);
-        prefetch_next(from.data, from.first, from.row_pitch, from.pitch, IN, IN, dtype);
+        for (int i = 0; i < IN; i++)
+            prefetch_row(from.row[i] + (IN - from.left) * from.pitch[i], from.pitch[i]);
         for (int v = 0; v < BLOCK; v += LANES) {
             float *tile = to.data + t * BLOCK + v;
             tern__lanes centre = centre_of(&from, row, column, v, dtype);
-            input_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
+            if (from.whole)
+                input_tile(tile, to.pitch, &from, true, v, dtype);
+            else
+                input_tile(tile, to.pitch, &from, false, v, dtype);
             tern__lanes_store(tile + TERN__WINOGRAD_CENTRE * to.pitch, centre, LANES);
             put_energy(tile, to.pitch, corners, 4);
         }
@@ -184,14 +165,16 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
                         const tern__winograd_part *part, tern_dtype dtype)
 {
     static const int full[] = {3 * IN + 3, IN + 3, 3 * IN + 1};
-    float room[OUT * OUT * BLOCK];
     place p = place_of(g, out, g->depth.out, part, 0);
     for (int64_t t = 0; t < part->count; t++, advance(&p, g, out)) {
-        lines from = square(g, out, p, OUT, room, dtype);
-        prefetch_next(from.data, from.first, from.row_pitch, from.pitch, OUT, OUT, dtype);
+        lines from = square(g, out, p, OUT, dtype);
+        for (int i = 0; i < OUT; i++) prefetch_row(from.row[i] + OUT * from.pitch[i], from.pitch[i]);
         for (int v = 0; v < BLOCK; v += LANES) {
             float *tile = to.data + t * BLOCK + v;
-            grad_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
+            if (from.whole)
+                grad_tile(tile, to.pitch, &from, true, v, dtype);
+            else
+                grad_tile(tile, to.pitch, &from, false, v, dtype);
             put_energy(tile, to.pitch, full, 3);
         }
     }
@@ -227,15 +210,15 @@ TERN__INLINE void output_tile(const target *to, int64_t rows, int64_t columns, i
                               int64_t pitch, tern__lanes bias, tern_dtype dtype)
 {
     tern__lanes half[OUT][IN];
-    _Pragma("GCC unroll 6") for (int j = 0; j < IN; j++)
+    EACH_STEP for (int j = 0; j < IN; j++, from += pitch)
     {
         tern__lanes line[IN], result[OUT];
         _Pragma("GCC unroll 6") for (int i = 0; i < IN; i++) line[i] =
-            tern__lanes_load(from + (i * IN + j) * pitch, LANES);
+            tern__lanes_load(from + i * IN * pitch, LANES);
         output_step(result, line);
         _Pragma("GCC unroll 4") for (int i = 0; i < OUT; i++) half[i][j] = result[i];
     }
-    _Pragma("GCC unroll 4") for (int i = 0; i < OUT; i++) if (i < rows)
+    EACH_STEP for (int i = 0; i < OUT; i++) if (i < rows)
     {
         tern__lanes result[OUT];
         output_step(result, half[i]);
@@ -258,13 +241,15 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
                           const void *bias, bool add, const tern__winograd_part *part, const bool *direct,
                           tern_dtype dtype)
 {
+    const int64_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
     const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
     target to = {out->data, 0, down->step * on->out * BLOCK, on->step * BLOCK, add};
     place p = place_of(g, out, g->depth.out, part, 0);
     for (int64_t t = 0; t < part->count; t++, advance(&p, g, out)) {
         int64_t rows = outputs_within(down, p.row), columns = outputs_within(on, p.column);
         to.first = p.plane + (p.row * on->out + p.column) * BLOCK;
-        prefetch_next(to.data, to.first, to.row_pitch, to.pitch, OUT, OUT, dtype);
+        for (int i = 0; i < OUT; i++)
+            prefetch_row((char *)to.data + (to.first + i * to.row_pitch + OUT * to.pitch) * size, to.pitch * size);
         for (int v = 0; v < BLOCK; v += LANES) {
             const float *tile = from.data + t * BLOCK + v;
             tern__lanes more = {0};
@@ -323,15 +308,10 @@ TERN__INLINE void load_square(float square_of[IN * IN * BLOCK], const tern__wino
                               const tern__view *in, const tern__winograd_part *part, int64_t t,
                               tern_dtype dtype)
 {
-    float room[IN * IN * BLOCK];
-    lines from = square(g, in, input_of(g, place_of(g, in, g->depth.in, part, t)), IN, room, dtype);
+    lines from = square(g, in, input_of(g, place_of(g, in, g->depth.in, part, t)), IN, dtype);
     for (int i = 0; i < IN * IN; i++)
         for (int v = 0; v < BLOCK; v += LANES)
-            tern__lanes_store(square_of + i * BLOCK + v,
-                              tern__lanes_get(from.data, dtype,
-                                              from.first + i / IN * from.row_pitch + i % IN * from.pitch + v,
-                                              LANES),
-                              LANES);
+            tern__lanes_store(square_of + i * BLOCK + v, line_at(&from, i / IN, i % IN, v, dtype), LANES);
 }
 
 /* sum += what a tap adds to 16 outputs from 16 inputs, in four chains. */

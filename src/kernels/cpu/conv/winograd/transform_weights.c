@@ -81,12 +81,10 @@ TERN__INLINE void pack(float *to, int64_t pitch, int64_t width, channels c, bool
     add_energy(energy, taps);
     for (int64_t i = 0; i < BLOCK; i++)
         for (int64_t o = 0; o < BLOCK; o += LANES) {
-            int64_t from = i * TAPS * BLOCK + o;
-            if (turned)
-                weight_tile(to + i * width + o, pitch, taps, from + (TAPS - 1) * BLOCK, -3 * BLOCK, -BLOCK,
-                            TERN_F32);
-            else
-                weight_tile(to + i * width + o, pitch, taps, from, 3 * BLOCK, BLOCK, TERN_F32);
+            const float *first = taps + i * TAPS * BLOCK + o;
+            lines from = turned ? lines_of(first + (TAPS - 1) * BLOCK, -3 * BLOCK, -BLOCK)
+                                : lines_of(first, 3 * BLOCK, BLOCK);
+            weight_tile(to + i * width + o, pitch, &from, true, 0, TERN_F32);
         }
 }
 
@@ -95,9 +93,10 @@ TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channe
 {
     float taps[BLOCK * TAPS * BLOCK];
     for (int64_t i = 0; i < BLOCK; i++)
-        for (int64_t o = 0; o < BLOCK; o += LANES)
-            weight_grad_tile(taps + i * TAPS * BLOCK + o, BLOCK, from, i * width + o, IN * pitch, pitch,
-                             TERN_F32);
+        for (int64_t o = 0; o < BLOCK; o += LANES) {
+            lines points = lines_of(from + i * width + o, IN * pitch, pitch);
+            weight_grad_tile(taps + i * TAPS * BLOCK + o, BLOCK, &points, true, 0, TERN_F32);
+        }
     for (int64_t o = 0; o < BLOCK; o += LANES)
         for (int64_t i = 0; i < BLOCK * TAPS; i += LANES) {
             tern__words v[LANES];
