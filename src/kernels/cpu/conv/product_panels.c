@@ -72,20 +72,25 @@ TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vector
                             float *sums, int positions)
 {
     const float *w = p->weight + out;
+    const int64_t width = p->width, sum_pitch = p->sum_pitch, sum_step = p->sum_step;
     tern__lanes sum[NARROW][VECTORS] = {{{0}}};
+    sums += out / BLOCK * sum_pitch;
     if (LANES < BLOCK)
         for (int o = 0; o < vectors * LANES; o += BLOCK)
-            EACH(i, positions) __builtin_prefetch(sums + o / BLOCK * p->sum_pitch + i * p->sum_step, 1);
+            EACH(i, positions) __builtin_prefetch(sums + o / BLOCK * sum_pitch + i * sum_step, 1);
     for (int64_t b = 0, left = p->near; b < p->blocks; b++, in = next(p, in, &left)) {
         if (LANES < BLOCK) EACH(i, positions) __builtin_prefetch(in + (positions + i) * step);
-        for (int c = 0; c < BLOCK; c++, w += p->width) ADD_INPUT(vectors, positions, in[i * step + c])
+        for (int c = 0; c < BLOCK; c++, w += width) ADD_INPUT(vectors, positions, in[i * step + c])
     }
-    EACH(i, positions) EACH(v, vectors)
-    {
-        int64_t o = out + v * LANES;
-        tern__lanes_put(sums + o / BLOCK * p->sum_pitch + i * p->sum_step + o % BLOCK, sum[i][v], LANES,
-                        p->add);
+    if (p->add) {
+        EACH(i, positions)
+        EACH(v, vectors) sum[i][v] +=
+            tern__lanes_load(sums + v * LANES / BLOCK * sum_pitch + i * sum_step + v * LANES % BLOCK, LANES);
     }
+    EACH(i, positions)
+    EACH(v, vectors)
+    tern__lanes_store(sums + v * LANES / BLOCK * sum_pitch + i * sum_step + v * LANES % BLOCK, sum[i][v],
+                      LANES);
 }
 
 /* The most positions of a panel of so many vectors. */
