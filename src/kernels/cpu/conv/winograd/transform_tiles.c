@@ -60,11 +60,12 @@ TERN__INLINE place input_of(const tern__winograd_grid *g, place p)
     return p;
 }
 
+static const float zeros[BLOCK] = {0};
+
 /* The square of `side` lines at p, a step apart. */
 TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side,
                           tern_dtype dtype)
 {
-    static const float zeros[BLOCK] = {0};
     const char *none = (const char *)zeros, *data = view->data;
     const int64_t line = BLOCK * (dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t));
     int64_t height = view->shape[view->ndim - 2], width = view->shape[view->ndim - 1];
@@ -78,18 +79,18 @@ TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, 
     _Pragma("GCC unroll 6") for (int i = 0; i < side; i++)
     {
         int64_t r = p.row + i * down;
-        bool within = !p.is_beyond && r >= 0 && r < height;
+        bool within = from.whole || (!p.is_beyond && r >= 0 && r < height);
         from.row[i] = within ? data + (first + i * down * width) * line : none;
         from.pitch[i] = within ? on * line : 0;
     }
     return from;
 }
 
-/* Line j of row i, from element v on. */
-TERN__INLINE tern__lanes line_at(const lines *from, int64_t i, int64_t j, int v, tern_dtype dtype)
+/* Line j of row i. */
+TERN__INLINE const char *line_at(const lines *from, int64_t i, int64_t j)
 {
-    if (j < from->left || j >= from->right) return (tern__lanes){0};
-    return tern__lanes_get(from->row[i] + (j - from->left) * from->pitch[i], dtype, v, LANES);
+    bool within = j >= from->left && j < from->right;
+    return within ? from->row[i] + (j - from->left) * from->pitch[i] : (const char *)zeros;
 }
 
 /* Fetches as many lines of a row as a tile has outputs, for the next tile. Of eight floats per vector a tile
@@ -119,15 +120,14 @@ TERN__INLINE void middle_of(int64_t middle[2], const tern__winograd_axis *a, int
     middle[1] = first + 3 * a->step < a->out ? 3 : middle[0];
 }
 
-/* Lane l has squares of input l % 4 of the four in the middle of the tile, summed over the channels of a
- * quarter of the lanes. */
-TERN__INLINE tern__lanes centre_of(const lines *from, const int64_t row[2], const int64_t column[2], int v,
-                                   tern_dtype dtype)
+/* Lane l has squares of input l % 4 of the four in the middle of the tile, from element v on, summed over the
+ * channels of a quarter of the lanes. */
+TERN__INLINE tern__lanes centre_of(const char *const middle[4], int v, tern_dtype dtype)
 {
     tern__lanes square[4], pair[2];
     _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
     {
-        tern__lanes line = line_at(from, row[i / 2], column[i % 2], v, dtype);
+        tern__lanes line = tern__lanes_get(middle[i], dtype, v, LANES);
         square[i] = line * line;
     }
     for (int i = 0; i < 2; i++) pair[i] = tern__lanes_add_pairs(square[i], square[i + 2]);
@@ -143,13 +143,15 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
     for (int64_t t = 0; t < part->count; t++, advance(&p, g, in)) {
         lines from = square(g, in, input_of(g, p), IN, dtype);
         int64_t row[2], column[2];
+        const char *middle[4];
         middle_of(row, &g->axis[0], p.row);
         middle_of(column, &g->axis[1], p.column);
-        for (int i = 0; i < IN; i++)
+        for (int i = 0; i < 4; i++) middle[i] = line_at(&from, row[i / 2], column[i % 2]);
+        for (int i = IN - OUT; i < IN; i++) /* the rows above belong to tiles above, too */
             prefetch_row(from.row[i] + (IN - from.left) * from.pitch[i], from.pitch[i]);
         for (int v = 0; v < BLOCK; v += LANES) {
             float *tile = to.data + t * BLOCK + v;
-            tern__lanes centre = centre_of(&from, row, column, v, dtype);
+            tern__lanes centre = centre_of(middle, v, dtype);
             if (from.whole)
                 input_tile(tile, to.pitch, &from, true, v, dtype);
             else
@@ -311,7 +313,7 @@ TERN__INLINE void load_square(float square_of[IN * IN * BLOCK], const tern__wino
     lines from = square(g, in, input_of(g, place_of(g, in, g->depth.in, part, t)), IN, dtype);
     for (int i = 0; i < IN * IN; i++)
         for (int v = 0; v < BLOCK; v += LANES)
-            tern__lanes_store(square_of + i * BLOCK + v, line_at(&from, i / IN, i % IN, v, dtype), LANES);
+            tern__lanes_store(square_of + i * BLOCK + v, tern__lanes_get(line_at(&from, i / IN, i % IN), dtype, v, LANES), LANES);
 }
 
 /* sum += what a tap adds to 16 outputs from 16 inputs, in four chains. */
