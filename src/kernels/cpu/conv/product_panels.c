@@ -84,7 +84,8 @@ TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vector
     }
     if (p->add) {
         EACH(i, positions)
-        EACH(v, vectors) sum[i][v] +=
+        EACH(v, vectors)
+        sum[i][v] +=
             tern__lanes_load(sums + v * LANES / BLOCK * sum_pitch + i * sum_step + v * LANES % BLOCK, LANES);
     }
     EACH(i, positions)

@@ -104,11 +104,11 @@ TERN__INLINE void weight_grad_step(tern__lanes to[3], const tern__lanes m[IN])
 
 /* A square of lines of lanes of one dtype. Those outside of a plane are zeros. */
 typedef struct lines {
-    const char *row[IN];   /* each row's first line within the plane, or a line of zeros */
-    int64_t pitch[IN];     /* bytes to its next line; 0: zeros */
-    int64_t row_pitch;     /* bytes from row to row if all lines are within */
-    int left, right;       /* columns left .. right - 1 are within */
-    bool whole;            /* all lines are */
+    const char *row[IN]; /* each row's first line within the plane, or a line of zeros */
+    int64_t pitch[IN];   /* bytes to its next line; 0: zeros */
+    int64_t row_pitch;   /* bytes from row to row if all lines are within */
+    int left, right;     /* columns left .. right - 1 are within */
+    bool whole;          /* all lines are */
 } lines;
 
 /* Lines of f32 that are all there, with distances in floats. */
@@ -118,8 +118,8 @@ TERN__INLINE lines lines_of(const float *first, int64_t row_pitch, int64_t pitch
     return (lines){.row = {(const char *)first}, .pitch = {pitch * size}, .row_pitch = row_pitch * size};
 }
 
-/* The loop around a step. In registers of half a block the lines between both steps do not fit anyway. Unrolled, it would have an
- * address for each line, and these would not fit, either. */
+/* The loop around a step. With sixteen registers the lines between both steps are in memory anyway, and
+ * unrolled loops would keep the address of every line there, too. */
 #if TERN__LANES < 16
 #define EACH_STEP _Pragma("GCC unroll 1")
 #else

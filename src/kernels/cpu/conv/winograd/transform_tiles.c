@@ -74,7 +74,8 @@ TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, 
     lines from = {.row_pitch = down * width * line, .right = side};
     while (from.left < side && p.column + from.left * on < 0) from.left++;
     while (from.right > from.left && p.column + (from.right - 1) * on >= width) from.right--;
-    from.whole = from.right - from.left == side && !p.is_beyond && p.row >= 0 && p.row + (side - 1) * down < height;
+    from.whole =
+        from.right - from.left == side && !p.is_beyond && p.row >= 0 && p.row + (side - 1) * down < height;
     int64_t first = p.plane / BLOCK + p.row * width + p.column + from.left * on;
     _Pragma("GCC unroll 6") for (int i = 0; i < side; i++)
     {
@@ -251,7 +252,8 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
         int64_t rows = outputs_within(down, p.row), columns = outputs_within(on, p.column);
         to.first = p.plane + (p.row * on->out + p.column) * BLOCK;
         for (int i = 0; i < OUT; i++)
-            prefetch_row((char *)to.data + (to.first + i * to.row_pitch + OUT * to.pitch) * size, to.pitch * size);
+            prefetch_row((char *)to.data + (to.first + i * to.row_pitch + OUT * to.pitch) * size,
+                         to.pitch * size);
         for (int v = 0; v < BLOCK; v += LANES) {
             const float *tile = from.data + t * BLOCK + v;
             tern__lanes more = {0};
@@ -313,7 +315,8 @@ TERN__INLINE void load_square(float square_of[IN * IN * BLOCK], const tern__wino
     lines from = square(g, in, input_of(g, place_of(g, in, g->depth.in, part, t)), IN, dtype);
     for (int i = 0; i < IN * IN; i++)
         for (int v = 0; v < BLOCK; v += LANES)
-            tern__lanes_store(square_of + i * BLOCK + v, tern__lanes_get(line_at(&from, i / IN, i % IN), dtype, v, LANES), LANES);
+            tern__lanes_store(square_of + i * BLOCK + v,
+                              tern__lanes_get(line_at(&from, i / IN, i % IN), dtype, v, LANES), LANES);
 }
 
 /* sum += what a tap adds to 16 outputs from 16 inputs, in four chains. */
