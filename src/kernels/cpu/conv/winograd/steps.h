@@ -118,7 +118,7 @@ TERN__INLINE lines lines_of(const float *first, int64_t row_pitch, int64_t pitch
     return (lines){.row = {(const char *)first}, .pitch = {pitch * size}, .row_pitch = row_pitch * size};
 }
 
-/* The loop around a step. With sixteen registers the lines between both steps are in memory anyway, and
+/* The loop around a step. In registers of half a block the lines between both steps are in memory anyway, and
  * unrolled loops would keep the address of every line there, too. */
 #if TERN__LANES < 16
 #define EACH_STEP _Pragma("GCC unroll 1")
