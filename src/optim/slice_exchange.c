@@ -68,7 +68,7 @@ static tern__extent *next_extents(const tern__slice_exchange *exchange)
 }
 
 /* Posts a work on the next `count` extents. */
-static int slice_exchange_post(tern__slice_exchange *exchange, tern__post work, int count, tern_error *err)
+static int slice_extents_post(tern__slice_exchange *exchange, tern__post work, int count, tern_error *err)
 {
     work.extents = next_extents(exchange);
     work.extent_count = count;
@@ -86,7 +86,7 @@ static int post_on_host(tern__slice_exchange *exchange, const tern_optim *optim,
         int count = set->fill(optim, work.root, NULL, next_extents(exchange));
         next_extents(exchange)[count++] =
             (tern__extent){exchange->lines.window, (uint64_t)work.root * TERN__LINE, TERN__LINE};
-        status = slice_exchange_post(exchange, work, count, err);
+        status = slice_extents_post(exchange, work, count, err);
     }
     return status;
 }
@@ -114,7 +114,7 @@ static int post_on_device(tern__slice_exchange *exchange, const tern_optim *opti
             roots[count++] = rank;
     work.roots = roots;
     work.label.detail = exchange_digest(extents, count);
-    return slice_exchange_post(exchange, work, count, err);
+    return slice_extents_post(exchange, work, count, err);
 }
 
 static int post_lines(tern__slice_exchange *exchange, tern_error *err)
@@ -123,7 +123,7 @@ static int post_lines(tern__slice_exchange *exchange, tern_error *err)
     work.kind = TERN__ALL_GATHER;
     *next_extents(exchange) =
         (tern__extent){exchange->lines.window, 0, (uint64_t)tern_group_size(exchange->group) * TERN__LINE};
-    return slice_exchange_post(exchange, work, 1, err);
+    return slice_extents_post(exchange, work, 1, err);
 }
 
 static int post_all(tern__slice_exchange *exchange, const tern_optim *optim, const tern__slice_set *set,

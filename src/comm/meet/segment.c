@@ -344,14 +344,12 @@ static bool has_fd(const tern__goal *until)
     return status != TERN_E_TIMEOUT;
 }
 
-/* What a peer sent before it left may still arrive. If a failure made it leave, that was known before. */
+/* What a peer sent before it left may still arrive. */
 static int check_sender(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
-    tern_error why = {0};
-    if (!tern__shm_has_left(g->of, g->peer) || !sender_lacks_fd(g)) return TERN_OK;
-    fail_awaiting(g->of, g->peer, true, &why);
-    return explain_errno(g->of, &why, err);
+    bool is_gone = tern__shm_has_left(g->of, g->peer) && sender_lacks_fd(g);
+    return is_gone ? fail_awaiting(g->of, g->peer, true, err) : TERN_OK;
 }
 
 static int fail_sender_late(const tern__goal *until, tern_error *err)
@@ -402,14 +400,13 @@ static bool are_joined(const tern__goal *until)
 static int check_joining(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
-    tern_error why = {0};
     for (int rank = 0; rank < g->of->world; rank++) {
         if (rank == g->of->rank || !tern__shm_has_left(g->of, rank) || are_joined(until)) continue;
         char who[128];
         tern__group_describe(g->of->group, rank, who, sizeof(who));
-        tern__error_set(&why, func, TERN_E_PEER, "%s has closed its group while rank %d opens a channel", who,
-                        tern_group_world_rank(g->of->group, g->of->rank));
-        return explain_errno(g->of, &why, err);
+        return tern__error_set(err, func, TERN_E_PEER,
+                               "%s has closed its group while rank %d opens a channel", who,
+                               tern_group_world_rank(g->of->group, g->of->rank));
     }
     return TERN_OK;
 }

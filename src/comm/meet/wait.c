@@ -153,9 +153,14 @@ static int wait_check_gone(wait *w, tern_error *err)
     return tern__now_ns() < w->gone_deadline ? TERN_OK : wait_fail_gone(w, gone, err);
 }
 
+/* A rank that fails says so before it leaves. If that came after this rank last looked, it is the cause. */
 static int wait_check_slow(wait *w, tern_error *err)
 {
     int status = w->goal->check ? w->goal->check(w->goal, err) : wait_check_gone(w, err);
+    if (status && tern__failure_check(w->group, NULL)) {
+        tern__failure_forget(err);
+        return tern__failure_check(w->group, err);
+    }
     if (status || tern__now_ns() < w->deadline || w->goal->is_met(w->goal)) return status;
     return wait_fail_late(w, err);
 }

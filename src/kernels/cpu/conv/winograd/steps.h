@@ -111,11 +111,12 @@ typedef struct lines {
     bool whole;          /* all lines are */
 } lines;
 
-/* Lines of f32 that are all there, with distances in floats. */
+/* Lines of f32 that are all there, with distances in floats: the other rows follow the first. */
 TERN__INLINE lines lines_of(const float *first, int64_t row_pitch, int64_t pitch)
 {
     const int64_t size = sizeof(float);
-    return (lines){.row = {(const char *)first}, .pitch = {pitch * size}, .row_pitch = row_pitch * size};
+    return (lines){
+        .row = {(const char *)first}, .pitch = {pitch * size}, .row_pitch = row_pitch * size, .whole = true};
 }
 
 /* The loop around a step. In registers of half a block the lines between both steps are in memory anyway, and
