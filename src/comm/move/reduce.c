@@ -36,93 +36,106 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 #define BITS_XOR(a, b)   ((a) ^ (b))
 #define SAME(a)          (a)
 
-/* `start`: block = one OP other; block may be one of the two. `add`: block = block OP more. */
-#define DEFINE_LOOPS(name, type, wide, WIDEN, OP)                                                            \
-    typedef type name##_type __attribute__((aligned(1), may_alias));                                         \
-    typedef wide name##_wide __attribute__((aligned(1), may_alias));                                         \
-    static inline wide name##_of(wide a, wide b)                                                             \
+/* to = one OP other, where `to` may be one of the two. */
+#define DEFINE_LOOP(name, to_type, one_type, other_type, WIDEN_ONE, WIDEN_OTHER, OP)                         \
+    TERN__SIMD static void name(void *to, const void *one, const void *other, size_t count)                  \
     {                                                                                                        \
-        return (wide)OP(a, b);                                                                               \
-    }                                                                                                        \
-    TERN__SIMD static void name##_start(void *block, const void *one, const void *other, size_t count)       \
-    {                                                                                                        \
-        name##_wide *to = block;                                                                             \
-        const name##_type *a = one, *b = other;                                                              \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) to[i] = name##_of(WIDEN(a[i]), WIDEN(b[i])); \
-    }                                                                                                        \
-    TERN__SIMD static void name##_add(void *block, const void *more, size_t count)                           \
-    {                                                                                                        \
-        name##_wide *restrict to = block;                                                                    \
-        const name##_type *restrict a = more;                                                                \
-        for (size_t i = 0; i < count; i++) to[i] = name##_of(to[i], WIDEN(a[i]));                            \
+        typedef to_type result __attribute__((aligned(1), may_alias));                                       \
+        typedef one_type left __attribute__((aligned(1), may_alias));                                        \
+        typedef other_type right __attribute__((aligned(1), may_alias));                                     \
+        result *y = to;                                                                                      \
+        const left *x1 = one;                                                                                \
+        const right *x2 = other;                                                                             \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)                                              \
+        {                                                                                                    \
+            const to_type a = WIDEN_ONE(x1[i]), b = WIDEN_OTHER(x2[i]);                                      \
+            y[i] = (to_type)OP(a, b);                                                                        \
+        }                                                                                                    \
     }
+#define DEFINE_SAME(name, type, OP) DEFINE_LOOP(name, type, type, type, SAME, SAME, OP)
 
-#define DEFINE_FLOATS(name, type, wide, WIDEN)                                                               \
-    DEFINE_LOOPS(name##_sum, type, wide, WIDEN, ADD)                                                         \
-    DEFINE_LOOPS(name##_min, type, wide, WIDEN, FLOAT_LOW)                                                   \
-    DEFINE_LOOPS(name##_max, type, wide, WIDEN, FLOAT_HIGH)                                                  \
-    DEFINE_LOOPS(name##_product, type, wide, WIDEN, TIMES)
+/* Two halves make an f32 of the block; later ones are added to it. */
+#define DEFINE_HALVES(name, WIDEN, OP)                                                                       \
+    DEFINE_LOOP(name##_start, float, uint16_t, uint16_t, WIDEN, WIDEN, OP)                                   \
+    DEFINE_LOOP(name##_add, float, float, uint16_t, SAME, WIDEN, OP)
 
-#define DEFINE_INTEGERS(name, type, bits)                                                                    \
-    DEFINE_LOOPS(name##_sum, bits, bits, SAME, ADD)                                                          \
-    DEFINE_LOOPS(name##_min, type, type, SAME, LOW)                                                          \
-    DEFINE_LOOPS(name##_max, type, type, SAME, HIGH)                                                         \
-    DEFINE_LOOPS(name##_product, bits, bits, SAME, BITS_TIMES)                                               \
-    DEFINE_LOOPS(name##_band, bits, bits, SAME, BITS_AND)                                                    \
-    DEFINE_LOOPS(name##_bor, bits, bits, SAME, BITS_OR)                                                      \
-    DEFINE_LOOPS(name##_bxor, bits, bits, SAME, BITS_XOR)
+#define DEFINE_FLOATS(DEFINE, name, type)                                                                    \
+    DEFINE(name##_sum, type, ADD)                                                                            \
+    DEFINE(name##_min, type, FLOAT_LOW)                                                                      \
+    DEFINE(name##_max, type, FLOAT_HIGH)                                                                     \
+    DEFINE(name##_product, type, TIMES)
 
-DEFINE_FLOATS(f32, float, float, SAME)
-DEFINE_FLOATS(f64, double, double, SAME)
-DEFINE_FLOATS(bf16, uint16_t, float, tern__bf16_to_f32)
-DEFINE_FLOATS(f16, uint16_t, float, tern__f16_to_f32)
-DEFINE_INTEGERS(i64, int64_t, uint64_t)
-DEFINE_INTEGERS(i32, int32_t, uint32_t)
-DEFINE_INTEGERS(i16, int16_t, uint16_t)
-DEFINE_INTEGERS(i8, int8_t, uint8_t)
-DEFINE_INTEGERS(u8, uint8_t, uint8_t)
-DEFINE_LOOPS(bool_or, uint8_t, uint8_t, SAME, OR)
-DEFINE_LOOPS(bool_and, uint8_t, uint8_t, SAME, AND)
-DEFINE_LOOPS(bool_xor, uint8_t, uint8_t, SAME, DIFFER)
+#define DEFINE_BITS(name, type)                                                                              \
+    DEFINE_SAME(name##_sum, type, ADD)                                                                       \
+    DEFINE_SAME(name##_product, type, BITS_TIMES)                                                            \
+    DEFINE_SAME(name##_and, type, BITS_AND)                                                                  \
+    DEFINE_SAME(name##_or, type, BITS_OR)                                                                    \
+    DEFINE_SAME(name##_xor, type, BITS_XOR)
 
+#define DEFINE_ORDER(name, type)                                                                             \
+    DEFINE_SAME(name##_min, type, LOW)                                                                       \
+    DEFINE_SAME(name##_max, type, HIGH)
+
+DEFINE_FLOATS(DEFINE_SAME, f32, float)
+DEFINE_FLOATS(DEFINE_SAME, f64, double)
+DEFINE_FLOATS(DEFINE_HALVES, bf16, tern__bf16_to_f32)
+DEFINE_FLOATS(DEFINE_HALVES, f16, tern__f16_to_f32)
+DEFINE_BITS(bits64, uint64_t)
+DEFINE_BITS(bits32, uint32_t)
+DEFINE_BITS(bits16, uint16_t)
+DEFINE_BITS(bits8, uint8_t)
+DEFINE_ORDER(i64, int64_t)
+DEFINE_ORDER(i32, int32_t)
+DEFINE_ORDER(i16, int16_t)
+DEFINE_ORDER(i8, int8_t)
+DEFINE_ORDER(u8, uint8_t)
+DEFINE_SAME(bool_or, uint8_t, OR)
+DEFINE_SAME(bool_and, uint8_t, AND)
+DEFINE_SAME(bool_xor, uint8_t, DIFFER)
+
+typedef void (*reduce_loop)(void *to, const void *one, const void *other, size_t count);
 typedef struct loops {
-    void (*start)(void *block, const void *one, const void *other, size_t count);
-    void (*add)(void *block, const void *more, size_t count);
+    reduce_loop start; /* of two ranks' elements */
+    reduce_loop add;   /* of a block and a rank's elements */
 } loops;
 
-#define LOOPS(name)                                                                                          \
+#define SAMES(name)                                                                                          \
+    {                                                                                                        \
+        name, name                                                                                           \
+    }
+#define HALVES(name)                                                                                         \
     {                                                                                                        \
         name##_start, name##_add                                                                             \
     }
-#define INTEGERS(name)                                                                                       \
-    {                                                                                                        \
-        [TERN_SUM] = LOOPS(name##_sum), [TERN_MIN] = LOOPS(name##_min), [TERN_MAX] = LOOPS(name##_max),      \
-        [TERN_PRODUCT] = LOOPS(name##_product), [TERN_BAND] = LOOPS(name##_band),                            \
-        [TERN_BOR] = LOOPS(name##_bor), [TERN_BXOR] = LOOPS(name##_bxor)                                     \
-    }
-#define FLOATS(name)                                                                                         \
+#define FLOATS(LOOPS, name)                                                                                  \
     {                                                                                                        \
         [TERN_SUM] = LOOPS(name##_sum), [TERN_AVG] = LOOPS(name##_sum), [TERN_MIN] = LOOPS(name##_min),      \
         [TERN_MAX] = LOOPS(name##_max), [TERN_PRODUCT] = LOOPS(name##_product)                               \
     }
+#define INTEGERS(name, bits)                                                                                 \
+    {                                                                                                        \
+        [TERN_SUM] = SAMES(bits##_sum), [TERN_MIN] = SAMES(name##_min), [TERN_MAX] = SAMES(name##_max),      \
+        [TERN_PRODUCT] = SAMES(bits##_product), [TERN_BAND] = SAMES(bits##_and),                             \
+        [TERN_BOR] = SAMES(bits##_or), [TERN_BXOR] = SAMES(bits##_xor)                                       \
+    }
 
 static const loops loops_of[TERN_DTYPE_COUNT][TERN_BXOR + 1] = {
-    [TERN_F32] = FLOATS(f32),
-    [TERN_F64] = FLOATS(f64),
-    [TERN_I64] = INTEGERS(i64),
-    [TERN_I32] = INTEGERS(i32),
-    [TERN_I16] = INTEGERS(i16),
-    [TERN_I8] = INTEGERS(i8),
-    [TERN_U8] = INTEGERS(u8),
-    [TERN_BF16] = FLOATS(bf16),
-    [TERN_F16] = FLOATS(f16),
-    [TERN_BOOL] = {[TERN_SUM] = LOOPS(bool_or),
-                   [TERN_MIN] = LOOPS(bool_and),
-                   [TERN_MAX] = LOOPS(bool_or),
-                   [TERN_PRODUCT] = LOOPS(bool_and),
-                   [TERN_BAND] = LOOPS(bool_and),
-                   [TERN_BOR] = LOOPS(bool_or),
-                   [TERN_BXOR] = LOOPS(bool_xor)},
+    [TERN_F32] = FLOATS(SAMES, f32),
+    [TERN_F64] = FLOATS(SAMES, f64),
+    [TERN_BF16] = FLOATS(HALVES, bf16),
+    [TERN_F16] = FLOATS(HALVES, f16),
+    [TERN_I64] = INTEGERS(i64, bits64),
+    [TERN_I32] = INTEGERS(i32, bits32),
+    [TERN_I16] = INTEGERS(i16, bits16),
+    [TERN_I8] = INTEGERS(i8, bits8),
+    [TERN_U8] = INTEGERS(u8, bits8),
+    [TERN_BOOL] = {[TERN_SUM] = SAMES(bool_or),
+                   [TERN_MIN] = SAMES(bool_and),
+                   [TERN_MAX] = SAMES(bool_or),
+                   [TERN_PRODUCT] = SAMES(bool_and),
+                   [TERN_BAND] = SAMES(bool_and),
+                   [TERN_BOR] = SAMES(bool_or),
+                   [TERN_BXOR] = SAMES(bool_xor)},
 };
 
 /* ---- finishing a block: division for a mean, rounding ---- */
@@ -130,7 +143,8 @@ static const loops loops_of[TERN_DTYPE_COUNT][TERN_BXOR + 1] = {
 #define DEFINE_MEAN(name, type)                                                                              \
     TERN__SIMD static void name##_mean(void *block, int world, size_t count)                                 \
     {                                                                                                        \
-        name##_sum_wide *x = block;                                                                          \
+        typedef type element __attribute__((aligned(1), may_alias));                                         \
+        element *x = block;                                                                                  \
         type parts = (type)world, factor = 1 / parts;                                                        \
         if ((world & (world - 1)) == 0)                                                                      \
             for (size_t i = 0; i < count; i++) x[i] *= factor;                                               \
@@ -167,7 +181,7 @@ static const ends ends_of[TERN_DTYPE_COUNT] = {
 
 typedef struct reduction {
     const loops *loops;
-    void (*join)(void *block, const void *more, size_t count); /* block = block OP another block */
+    reduce_loop join; /* of two blocks */
     const ends *ends;
     bool is_mean;
     const char *const *in;
@@ -197,10 +211,10 @@ static void reduce_pairwise(const reduction *r, int first, int ranks, char *bloc
         r->loops->start(block, r->in[first] + offset, r->in[first + 1] + offset, count);
     else
         reduce_pairwise(r, first, left, block, offset, count);
-    if (left > 1 && right == 1) r->loops->add(block, r->in[first + left] + offset, count);
+    if (left > 1 && right == 1) r->loops->add(block, block, r->in[first + left] + offset, count);
     if (right == 1) return;
     reduce_pairwise(r, first + left, right, other, offset, count);
-    r->join(block, other, count);
+    r->join(block, block, other, count);
 }
 
 static void reduce_block(const reduction *r, size_t offset, size_t count)

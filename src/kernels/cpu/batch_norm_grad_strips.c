@@ -37,27 +37,28 @@ TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, c
     return tern__lanes_passed(y, dy);
 }
 
-/* Calls `name` with 16 lanes, the dtype and the mask as constants, or else with the values at hand. */
-#define EACH_DTYPE(name, maps, mask, ...)                                                                    \
+/* Calls `name` with what is known of whole blocks as constants. In f16 the mask is not: its test costs nothing
+ * beside the conversions, of which there would be three copies. */
+#define EACH_MASK(name, maps, dtype, ...)                                                                    \
+    do {                                                                                                     \
+        if ((maps)->mask == MASK_NONE)                                                                       \
+            name(maps, __VA_ARGS__, MASK_NONE, TERN__BLOCK, dtype);                                          \
+        else if ((maps)->mask == MASK_Y)                                                                     \
+            name(maps, __VA_ARGS__, MASK_Y, TERN__BLOCK, dtype);                                             \
+        else                                                                                                 \
+            name(maps, __VA_ARGS__, MASK_AGAIN, TERN__BLOCK, dtype);                                         \
+    } while (0)
+#define EACH_DTYPE(name, maps, s, ...)                                                                       \
     do {                                                                                                     \
         tern_dtype dtype = (maps)->x->dtype;                                                                 \
-        if (dtype == TERN_F32)                                                                               \
-            name(maps, __VA_ARGS__, mask, TERN__BLOCK, TERN_F32);                                            \
-        else if (dtype == TERN_BF16)                                                                         \
-            name(maps, __VA_ARGS__, mask, TERN__BLOCK, TERN_BF16);                                           \
-        else                                                                                                 \
-            name(maps, __VA_ARGS__, mask, TERN__BLOCK, TERN_F16);                                            \
-    } while (0)
-#define EACH_MASK(name, maps, s, ...)                                                                        \
-    do {                                                                                                     \
         if ((s)->lanes != TERN__BLOCK)                                                                       \
-            name(maps, __VA_ARGS__, (maps)->mask, (s)->lanes, (maps)->x->dtype);                             \
-        else if ((maps)->mask == MASK_NONE)                                                                  \
-            EACH_DTYPE(name, maps, MASK_NONE, __VA_ARGS__);                                                  \
-        else if ((maps)->mask == MASK_Y)                                                                     \
-            EACH_DTYPE(name, maps, MASK_Y, __VA_ARGS__);                                                     \
+            name(maps, __VA_ARGS__, (maps)->mask, (s)->lanes, dtype);                                        \
+        else if (dtype == TERN_F32)                                                                          \
+            EACH_MASK(name, maps, TERN_F32, __VA_ARGS__);                                                    \
+        else if (dtype == TERN_BF16)                                                                         \
+            EACH_MASK(name, maps, TERN_BF16, __VA_ARGS__);                                                   \
         else                                                                                                 \
-            EACH_DTYPE(name, maps, MASK_AGAIN, __VA_ARGS__);                                                 \
+            name(maps, __VA_ARGS__, (maps)->mask, TERN__BLOCK, TERN_F16);                                    \
     } while (0)
 
 /* ---- sums ---- */
@@ -99,7 +100,7 @@ TERN__INLINE void sums_of(const grad_maps *maps, const tern__tile *t, const tern
 TERN__SIMD static void norm_grad_sums(const grad_maps *maps, const tern__tile *t, const tern__strip *s,
                                       double sum[TERN__BLOCK], double product[TERN__BLOCK])
 {
-    EACH_MASK(sums_of, maps, s, t, s, sum, product);
+    EACH_DTYPE(sums_of, maps, s, t, s, sum, product);
 }
 
 TERN__SIMD static void sums_f64(const grad_maps *maps, const tern__tile *t, const tern__strip *s,
@@ -146,7 +147,7 @@ TERN__INLINE void dx_of(const grad_maps *maps, const tern__tile *t, const tern__
 
 TERN__SIMD static void make_dx(const grad_maps *maps, const tern__tile *t, const tern__strip *s)
 {
-    EACH_MASK(dx_of, maps, s, t, s);
+    EACH_DTYPE(dx_of, maps, s, t, s);
 }
 
 const tern__batch_norm_grad_fns TERN__OF_WIDTH(tern__batch_norm_grad_strips) = {
