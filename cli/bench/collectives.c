@@ -345,12 +345,12 @@ static void bench_clear_input(const bench *b)
 
 static void time_checked(bench *b, result *r, tern_error *err)
 {
-    bool small = b->bytes < SMALL_BYTES;
+    bool repeats = b->bytes < SMALL_BYTES && b->set->budget_s > 0;
     trial_fill_input(&b->trial);
     call_once(b, err);
     if (err->code || check_results(&b->trial, err)) return;
     bench_clear_input(b);
-    r->median_s = median_time(b, call_once, small ? SMALL_CALLS : 1, err);
+    r->median_s = median_time(b, call_once, repeats ? SMALL_CALLS : 1, err);
     if (is_pair(b->trial.op)) r->median_s /= 2;
 }
 
@@ -486,7 +486,8 @@ static const char *kind_of_memory = "window", *dtype = "f32";
     {"backend", .value = "NAME", .text = &chosen.backend,                                                    \
      .help = "one that tern info lists, with nccl+ or debug+ before it, or neither"},                        \
         {"seconds", .value = "S", .take = take_seconds, .to = &chosen.budget_s,                              \
-         .help = "time each size for about S seconds (default 1 for one collective, 0.3 for all)"},          \
+         .help = "time each size for about S seconds (default 1 for one collective, 0.3 for all); 0: a few " \
+                 "calls"},                                                                                   \
         {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},                  \
         TERN__OPTION_HELP,                                                                                   \
     {                                                                                                        \

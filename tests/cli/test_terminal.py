@@ -128,9 +128,14 @@ class Shell(unittest.TestCase):
         self.type("echo the shell $((40 + 2))\n")
         self.read_until("the shell 42")
 
-    def rank_0_reads_in_the_foreground(self):
+    def to_the_foreground(self):
+        """The shell shows the job's line before it gives the terminal away: a key that comes in between is the shell's own."""
         self.type("fg\n")
         self.read_until("sh start")
+        job.until(lambda: os.tcgetpgrp(self.terminal) != self.shell, "the job in the foreground")
+
+    def rank_0_reads_in_the_foreground(self):
+        self.to_the_foreground()
         self.type("other words\n")
         self.read_until("read other words")
 
@@ -159,8 +164,7 @@ class Shell(unittest.TestCase):
         self.type("bg\n")
         self.read_until("sh start &")
         self.until(pids, "S")
-        self.type("fg\n")
-        self.read_until("sh start")
+        self.to_the_foreground()
         self.type("\x03")
         self.until(pids, "ZX")
         self.read_until("the$ ")

@@ -618,6 +618,54 @@ static void what_late_ranks_wait_in_is_told(void **state)
     run_late(scenes, TERN__COUNT(scenes));
 }
 
+/* ---- a rank that leaves while the transport still holds one of its receives ---- */
+
+/* The transport whose `close` takes three seconds, once its connections are closed. */
+static tern_transport slow_to_close;
+static const tern_transport *usual;
+static atomic_int *closed;
+
+static void close_slowly(void *state, bool failed)
+{
+    usual->close(state, failed);
+    atomic_store(closed, 1);
+    tern__poll(NULL, 0, tern__deadline(3));
+}
+
+/* Whoever receives from any source has asked every rank for a message, and the transport holds what was not
+ * answered: ranks 0 and 1 have asked each other. So rank 1 sees that the connection to rank 0 is closed, in
+ * a wait for rank 2. */
+static int leaver_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    int64_t x = 1;
+    tern_group *group = open_over_hosts(rank, boot, arg, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int to = 0; to < 2 && rank == 2; to++) tern_send(group, &x, 1, TERN_I64, to, 7, &err);
+    if (rank < 2) tern_recv(group, &x, 1, TERN_I64, TERN_ANY_SOURCE, 7, NULL, &err);
+    tern_barrier(group, &err);
+    if (rank == 0) {
+        tern__link *link = (tern__link *)group->root->incoming;
+        usual = link->transport;
+        slow_to_close = *usual;
+        slow_to_close.close = close_slowly;
+        link->transport = &slow_to_close;
+    }
+    if (rank == 2 && await_count(closed, 1)) tern_send(group, &x, 1, TERN_I64, 1, 9, &err);
+    if (rank == 1) tern_recv(group, &x, 1, TERN_I64, 2, 9, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_rank_says_that_it_leaves_before_its_connections_close(void **state)
+{
+    (void)state;
+    closed = share_memory(sizeof(*closed));
+    assert_ranks_ok(ranks_run(3, leaver_body, "gloo"));
+    munmap(closed, sizeof(*closed));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -628,6 +676,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_dies_before_the_transport_is_open_is_named),
         cmocka_unit_test(after_a_failure_no_message_comes),
         cmocka_unit_test(a_forked_child_closes_nothing_but_its_own),
+        cmocka_unit_test(a_rank_says_that_it_leaves_before_its_connections_close),
         cmocka_unit_test(ranks_of_a_host_that_wait_for_each_other_are_named),
         cmocka_unit_test(ranks_of_several_hosts_that_wait_for_each_other_are_named),
         cmocka_unit_test(nobody_is_named_who_goes_on),

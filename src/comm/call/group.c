@@ -230,6 +230,7 @@ static void leave_family(tern_group *group)
 static void close_family(tern_group *root)
 {
     bool failed = root->error.code || (root->control && !tern__control_is_healthy(root->control));
+    tern__control_goodbye(root->control);
     if (root->state) root->backend->close(root->state);
     tern__control_close(root->control);
     tern_store_close(root->store);

@@ -37,8 +37,8 @@ TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, c
     return tern__lanes_passed(y, dy);
 }
 
-/* Calls `name` with what is known of whole blocks as constants. In f16 the mask is not: its test costs nothing
- * beside the conversions, of which there would be three copies. */
+/* Calls `name` with what is known of whole blocks as constants. In f16 the mask is not: its test costs
+ * nothing beside the conversions, of which there would be three copies. */
 #define EACH_MASK(name, maps, dtype, ...)                                                                    \
     do {                                                                                                     \
         if ((maps)->mask == MASK_NONE)                                                                       \

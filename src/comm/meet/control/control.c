@@ -147,13 +147,33 @@ static void part_from_hosts(tern__control *control)
         if (control->peers[rank].stream) tern__tcp_close(&control->peers[rank].fd);
 }
 
+/* Returns true the first time. */
+static bool control_tells(tern__control *control)
+{
+    pthread_mutex_lock(&control->lock);
+    bool told = control->told;
+    control->told = true;
+    pthread_mutex_unlock(&control->lock);
+    return !told;
+}
+
 /* A forked child inherits the sockets, but it has no control thread and must not speak for the rank. */
+static bool control_is_own(const tern__control *control)
+{
+    return control && control->running && control->pid == getpid();
+}
+
+void tern__control_goodbye(tern__control *control)
+{
+    tern__message goodbye = {.kind = TERN__MESSAGE_GOODBYE};
+    if (control_is_own(control) && control_tells(control)) send_to_all(control, &goodbye);
+}
+
 void tern__control_close(tern__control *control)
 {
     if (!control) return;
-    if (control->running && control->pid == getpid()) {
-        tern__message goodbye = {.kind = TERN__MESSAGE_GOODBYE};
-        if (!control->told) send_to_all(control, &goodbye);
+    tern__control_goodbye(control);
+    if (control_is_own(control)) {
         atomic_store(&control->stop, true);
         tern__wake_fd_signal(control->wake_fd);
         pthread_join(control->thread, NULL);
@@ -190,11 +210,7 @@ void tern__control_abort(tern__control *control, int code, const char *text)
     tern_error why = {0};
     tern__error_set(&why, NULL, code < 0 ? code : TERN_E_PEER, "%s", text);
     bool own = tern__control_fail(control, &why);
-    pthread_mutex_lock(&control->lock);
-    bool told = control->told;
-    control->told = true;
-    pthread_mutex_unlock(&control->lock);
-    if (told) return;
+    if (!control_tells(control)) return;
     tern__message message = {.kind = own ? TERN__MESSAGE_ABORT : TERN__MESSAGE_RELAY,
                              .code = own ? control->event.code : control->event.native};
     memcpy(message.text, control->event.text, sizeof(message.text));

@@ -28,8 +28,11 @@ typedef struct tern__control tern__control;
  * all. */
 tern__control *tern__control_open(const tern__bootstrap *boot, tern_store *store, double timeout_s,
                                   double host_timeout_s, tern_error *err);
-/* Says goodbye to the peers (unless aborted) and ends the thread. NULL is allowed. In a forked child it only
- * frees memory. */
+/* Tells the peers, unless they were told of an abort, that this rank has done its part and leaves. It comes
+ * before any connection to them is closed, which they would take for a death. NULL is allowed; in a forked
+ * child it does nothing. */
+void tern__control_goodbye(tern__control *control);
+/* Says goodbye if nobody has, and ends the thread. NULL is allowed. In a forked child it only frees memory. */
 void tern__control_close(tern__control *control);
 
 /* Sets a function that the control thread calls after every event (a death, an abort, including this rank's

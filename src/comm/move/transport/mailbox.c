@@ -151,7 +151,7 @@ static int accept_envelope(struct tern__hosts_mailbox *mailbox, int source, tern
     return TERN_OK;
 }
 
-/* Waits up to a second: a rank's goodbye may arrive after its connection has closed. */
+/* Waits up to a second for the rank's goodbye. It is sent before this connection closes, but over another. */
 static bool has_left(const struct tern__hosts_mailbox *mailbox, int rank)
 {
     const tern_group *group = mailbox->hosts->group;
