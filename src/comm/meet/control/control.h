@@ -32,7 +32,8 @@ tern__control *tern__control_open(const tern__bootstrap *boot, tern_store *store
  * before any connection to them is closed, which they would take for a death. NULL is allowed; in a forked
  * child it does nothing. */
 void tern__control_goodbye(tern__control *control);
-/* Says goodbye if nobody has, and ends the thread. NULL is allowed. In a forked child it only frees memory. */
+/* Says goodbye if nobody has, and ends the thread. NULL is allowed. In a forked child it only frees
+ * memory. */
 void tern__control_close(tern__control *control);
 
 /* Sets a function that the control thread calls after every event (a death, an abort, including this rank's
