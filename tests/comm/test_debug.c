@@ -110,6 +110,7 @@ static int sent_body(int rank, const tern__bootstrap *boot, void *arg)
     float *x = (float *)f.plain;
     tern_work *work = rank ? NULL : tern_isend(f.group, x, 200000, TERN_F32, 1, 5, &f.err);
     if (!rank) x[199999] = 3;
+    tern_barrier(f.group, &f.err); /* a message that is done may be changed: it is received later */
     if (!rank) tern_work_wait(work, &f.err);
     if (rank) tern_recv(f.group, x, 200000, TERN_F32, 0, 5, NULL, &f.err);
     hear_of_it(&f);
