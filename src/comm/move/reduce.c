@@ -59,11 +59,12 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
     DEFINE_LOOP(name##_start, float, uint16_t, uint16_t, WIDEN, WIDEN, OP)                                   \
     DEFINE_LOOP(name##_add, float, float, uint16_t, SAME, WIDEN, OP)
 
-#define DEFINE_FLOATS(DEFINE, name, type)                                                                    \
-    DEFINE(name##_sum, type, ADD)                                                                            \
-    DEFINE(name##_min, type, FLOAT_LOW)                                                                      \
-    DEFINE(name##_max, type, FLOAT_HIGH)                                                                     \
-    DEFINE(name##_product, type, TIMES)
+/* `of`: the type, or what widens a half. */
+#define DEFINE_FLOATS(DEFINE, name, of)                                                                      \
+    DEFINE(name##_sum, of, ADD)                                                                              \
+    DEFINE(name##_min, of, FLOAT_LOW)                                                                        \
+    DEFINE(name##_max, of, FLOAT_HIGH)                                                                       \
+    DEFINE(name##_product, of, TIMES)
 
 #define DEFINE_BITS(name, type)                                                                              \
     DEFINE_SAME(name##_sum, type, ADD)                                                                       \

@@ -147,8 +147,8 @@ static void part_from_hosts(tern__control *control)
         if (control->peers[rank].stream) tern__tcp_close(&control->peers[rank].fd);
 }
 
-/* Returns true the first time. */
-static bool control_tells(tern__control *control)
+/* The peers are told once, of the end or of a failure. Returns true the first time. */
+static bool control_tell_once(tern__control *control)
 {
     pthread_mutex_lock(&control->lock);
     bool told = control->told;
@@ -166,7 +166,7 @@ static bool control_is_own(const tern__control *control)
 void tern__control_goodbye(tern__control *control)
 {
     tern__message goodbye = {.kind = TERN__MESSAGE_GOODBYE};
-    if (control_is_own(control) && control_tells(control)) send_to_all(control, &goodbye);
+    if (control_is_own(control) && control_tell_once(control)) send_to_all(control, &goodbye);
 }
 
 void tern__control_close(tern__control *control)
@@ -210,7 +210,7 @@ void tern__control_abort(tern__control *control, int code, const char *text)
     tern_error why = {0};
     tern__error_set(&why, NULL, code < 0 ? code : TERN_E_PEER, "%s", text);
     bool own = tern__control_fail(control, &why);
-    if (!control_tells(control)) return;
+    if (!control_tell_once(control)) return;
     tern__message message = {.kind = own ? TERN__MESSAGE_ABORT : TERN__MESSAGE_RELAY,
                              .code = own ? control->event.code : control->event.native};
     memcpy(message.text, control->event.text, sizeof(message.text));
