@@ -4,6 +4,8 @@
 
 #include "base/text.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,11 +45,24 @@ const char *tern__option_next_word(const char *value, char word[32])
 
 /* ---- values ---- */
 
-static int store_number(const tern__cli_option *option, const char *text, tern_error *err)
+bool tern__number_read(const char *text, long low, long high, long *number)
 {
     char *end;
-    *option->number = strtol(text, &end, 10);
-    if (end != text && !*end && *option->number > 0 && *option->number <= option->most) return TERN_OK;
+    errno = 0;
+    *number = strtol(text, &end, 10);
+    return end != text && !*end && !errno && *number >= low && *number <= high;
+}
+
+bool tern__real_read(const char *text, double *real)
+{
+    char *end;
+    *real = strtod(text, &end);
+    return end != text && !*end && isfinite(*real);
+}
+
+static int store_number(const tern__cli_option *option, const char *text, tern_error *err)
+{
+    if (tern__number_read(text, 1, option->most, option->number)) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_INVALID, "expected a number from 1 to %ld, got \"%s\"",
                            option->most, text);
 }

@@ -47,6 +47,10 @@ bool tern__option_may_lack_value(const tern__cli_option *option);
 bool tern__option_is_row(const tern__cli_option *option);
 bool tern__option_is_listed(const tern__cli_option *option);
 
+/* Read a whole number from `low` to `high`, and a finite number. False: the text is no such number. */
+bool tern__number_read(const char *text, long low, long high, long *number);
+bool tern__real_read(const char *text, double *real);
+
 /* Stores a value where the row says. E_INVALID, and what a `take` returns. */
 int tern__option_store(const tern__cli_option *option, const char *text, tern_error *err);
 

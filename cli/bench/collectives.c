@@ -470,10 +470,8 @@ static int take_sizes(const tern__cli_option *option, const char *text, tern_err
 
 static int take_seconds(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    char *end;
-    double seconds = strtod(text, &end);
-    *(double *)option->to = seconds;
-    if (end != text && !*end && seconds >= 0 && seconds <= 3600) return TERN_OK;
+    double *seconds = option->to;
+    if (tern__real_read(text, seconds) && *seconds >= 0 && *seconds <= 3600) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_INVALID, "expected a number from 0 to 3600, got \"%s\"",
                            text);
 }

@@ -367,12 +367,8 @@ static int prompts_answer(session *s, const char *prompt, tern_error *err)
 
 static int option_read_real(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !isfinite(value))
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a number, got \"%s\"", text);
-    *(double *)option->to = value;
-    return TERN_OK;
+    if (tern__real_read(text, option->to)) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a number, got \"%s\"", text);
 }
 
 static int option_read_temperature(const tern__cli_option *option, const char *text, tern_error *err)
@@ -397,14 +393,8 @@ static int option_read_penalty(const tern__cli_option *option, const char *text,
 /* A number from 0 on. */
 static int option_read_count(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end || value < 0 || errno)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a number of at least 0, got \"%s\"",
-                               text);
-    *(long *)option->to = value;
-    return TERN_OK;
+    if (tern__number_read(text, 0, LONG_MAX, option->to)) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a number of at least 0, got \"%s\"", text);
 }
 
 static const tern__cli_option options[] = {

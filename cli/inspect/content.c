@@ -215,9 +215,8 @@ char *tern__item_name(const tern__content_item *item, tern_error *err)
 
 int tern__memory_take(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    char *end;
-    long value = strtol(text, &end, 10);
-    bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
+    long value;
+    bool fine = tern__number_read(text, 1, 1 << 20, &value);
     *(size_t *)option->to = (size_t)value << 20;
     if (fine) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_INVALID, "expected MiB from 1 to 1048576, got \"%s\"", text);

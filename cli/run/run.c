@@ -25,10 +25,8 @@ static tern__job job;
 
 static int read_int(const char *text, long low, long high, int *out, tern_error *err)
 {
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < low || value > high)
+    long value;
+    if (!tern__number_read(text, low, high, &value))
         return tern__error_set(err, __func__, TERN_E_INVALID,
                                "expected a whole number from %ld to %ld, got \"%s\"", low, high, text);
     *out = (int)value;
@@ -37,9 +35,8 @@ static int read_int(const char *text, long low, long high, int *out, tern_error 
 
 static int read_seconds(const char *text, double *out, tern_error *err)
 {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value > 0 && value <= 1e6))
+    double value;
+    if (!tern__real_read(text, &value) || !(value > 0 && value <= 1e6))
         return tern__error_set(err, __func__, TERN_E_INVALID, "expected seconds above 0, got \"%s\"", text);
     *out = value;
     return TERN_OK;

@@ -248,9 +248,15 @@ static uint64_t question_count(const tern__staging *staging, const tern_work *wo
 
 /* ---- a piece ---- */
 
+/* True if the back end takes the data from the callers' memory, where that is a single buffer of the host:
+ * the same on all ranks. */
 static bool reaches_own(const tern__staging *staging, const tern_work *work)
 {
-    return !work->extents && staging->group->reaches_own;
+    const tern_group *group = staging->group;
+    size_t bytes = work->count * tern_dtype_bytes(work->post.dtype);
+    if (work->extents) return false;
+    return group->reaches_own ||
+           (bytes <= group->backend->carries && tern__kind_is_in_place(work->post.kind));
 }
 
 /* Lets the back end work in the caller's memory, if the piece is in a single buffer of the host and the
@@ -259,10 +265,9 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
 {
     const tern_work *work = piece->work;
     const tern__work_operand *operand = work->operands;
-    tern__kind kind = work->post.kind;
     size_t first = piece->first;
-    bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
-    if (!is_one || !piece->count || work->is_away || !reaches_own(staging, work)) return;
+    bool is_in_place = tern__kind_is_in_place(work->post.kind);
+    if (!is_in_place || !piece->count || work->is_away || !reaches_own(staging, work)) return;
     for (; first >= operand->count; operand++) first -= operand->count;
     if (piece->count > operand->count - first || operand->in != operand->out) return;
     piece->extent.window = TERN__OWN_MEMORY;
@@ -297,9 +302,10 @@ static int place_fill(tern__staging *staging, int place, size_t bytes, tern_erro
 {
     const size_t fewest = 64 << 10;
     const tern_group *group = staging->group;
-    size_t before = staging->filled[place], wish = TERN__MAX(TERN__MAX(2 * before, fewest), bytes);
-    size_t after = TERN__MIN(tern__align_up(wish, tern__page_bytes()), staging->place_bytes);
+    size_t before = staging->filled[place];
     if (bytes <= before) return TERN_OK;
+    size_t wish = TERN__MAX(TERN__MAX(2 * before, fewest), bytes);
+    size_t after = TERN__MIN(tern__align_up(wish, tern__page_bytes()), staging->place_bytes);
     int status = group->backend->window_commit(group->state, staging->window,
                                                (size_t)place * staging->place_bytes + before, after - before,
                                                true, err);

@@ -371,17 +371,22 @@ static void work_cut(tern_work *work, const tern_group *group, const tern__reque
         work->pieces = (work->count + work->piece - 1) / work->piece;
 }
 
+static tern__post request_post(const tern__request *r)
+{
+    return (tern__post){.kind = r->kind,
+                        .dtype = r->dtype,
+                        .op = r->op,
+                        .root = r->root,
+                        .terms = {.weighted = r->is_premul, .weight = r->factor, .share = 1},
+                        .wait_all = r->wait_all,
+                        .is_vote = r->is_vote};
+}
+
 static int work_begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
 {
     *work = (tern_work){.group = group,
                         .func = r->func,
-                        .post = {.kind = r->kind,
-                                 .dtype = r->dtype,
-                                 .op = r->op,
-                                 .root = r->root,
-                                 .terms = {.weighted = r->is_premul, .weight = r->factor, .share = 1},
-                                 .wait_all = r->wait_all,
-                                 .is_vote = r->is_vote},
+                        .post = request_post(r),
                         .pieces = 1,
                         .is_placed = group->arena && uses_windows(group, r->kind)};
     if (r->is_list) work->is_placed &= is_placed_list(group, r);
@@ -401,6 +406,41 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
     if (status) return status;
     tern__staging_push(group->staging, work);
     return TERN_OK;
+}
+
+/* ---- a request whose data the posts carry ---- */
+
+/* True if the back end carries the request's data, and no work is before it. Such a request needs neither the
+ * queue nor a piece: its latency would be that of their instructions. */
+static bool request_is_carried(const tern_group *group, const tern__request *r)
+{
+    size_t most = group->backend->carries;
+    if (!group->staging || group->staging->first || r->count > most) return false;
+    if (r->kind == TERN__BARRIER) return most > 0;
+    return r->count && r->count * tern_dtype_bytes(r->dtype) <= most && tern__kind_is_in_place(r->kind) &&
+           !tern__memory_device(r->out);
+}
+
+/* Posts it as its only piece would be. */
+static int run_carried(tern_group *group, const tern__request *r, tern_error *err)
+{
+    tern__work_operand operand = {r->in, r->out, r->count};
+    tern__extent extent;
+    tern__post post = request_post(r);
+    uint64_t seq;
+    int status = check_request(group, r, err);
+    if (!status) status = tern__group_check(group, r->func, err);
+    if (!status) status = check_operand(group, r, &operand, err);
+    if (!status && group->arena) status = find_extent(group, r, &operand, &extent, err);
+    if (status) return status;
+    extent = (tern__extent){TERN__OWN_MEMORY, (uintptr_t)r->out, r->count};
+    post.label.number = ++group->staging->calls;
+    post.total = r->count;
+    post.extents = &extent;
+    post.extent_count = r->count > 0;
+    post.is_placed = r->count > 0;
+    status = group->backend->post(group->channel, &post, &seq, err);
+    return status ? status : group->backend->wait(group->channel, seq, err);
 }
 
 /* ---- running ---- */
@@ -442,7 +482,11 @@ int tern__request_run(tern_group *group, const tern__request *r, tern_error *err
     int status = tern__call_given(group, r->func, err);
     if (status) return status;
     if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);
-    status = work_begin(&work, group, r, &why);
-    if (!status && work.status) status = tern__staging_finish(group->staging, &work, &why);
+    if (request_is_carried(group, r)) {
+        status = run_carried(group, r, &why);
+    } else {
+        status = work_begin(&work, group, r, &why);
+        if (!status && work.status) status = tern__staging_finish(group->staging, &work, &why);
+    }
     return status ? tern__call_fail(group, r->func, &why, err) : TERN_OK;
 }

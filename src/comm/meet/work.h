@@ -32,8 +32,14 @@ static inline bool tern__kind_reduces(tern__kind kind)
     return kind == TERN__ALL_REDUCE || kind == TERN__REDUCE_SCATTER || kind == TERN__REDUCE;
 }
 
+/* True for works whose result replaces their input, on some or all ranks. */
+static inline bool tern__kind_is_in_place(tern__kind kind)
+{
+    return kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
+}
+
 /* A window over all memory of a rank's own, whose offsets are addresses. For groups whose back end
- * `reaches_own`. */
+ * `reaches_own`, and for works that it `carries`. */
 #define TERN__OWN_MEMORY UINT32_MAX
 
 /* What the caller of a work says of it: for errors and the timeline. It is compared between the ranks, and

@@ -79,6 +79,8 @@ struct tern__comm_backend {
     bool lands_in_windows; /* results must go to the extents: `out` is never set, and no window of the
                             * caller's is only read */
     bool reaches_devices;  /* has windows over devices' memory */
+    size_t carries; /* the extent of an all_reduce, a reduce or a broadcast of at most so many bytes may be in
+                     * TERN__OWN_MEMORY */
 
     /* Opens the state of a group. Blocks until all ranks have called it. May set group->reaches_own, and add
      * to group->hooks. */

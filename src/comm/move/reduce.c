@@ -242,7 +242,7 @@ void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, in
                          .world = world,
                          .outs = outs,
                          .size = tern_dtype_bytes(dtype)};
-    size_t step = block_bytes / TERN__MAX(r.size, r.ends->round ? sizeof(float) : 1);
+    size_t step = block_bytes / (is_wider ? sizeof(float) : r.size);
     for (size_t first = 0; first < count; first += step)
         reduce_block(&r, first * r.size, TERN__MIN(step, count - first));
 }

@@ -29,15 +29,15 @@ static tern__word *done_of(const tern__channel *channel, uint64_t seq)
     return claims_of(channel, seq) + channel->windows->ranks.world;
 }
 
-/* Returns where `rank` has its data of a work that is carried: in its descriptor, if it fits there beside
- * what is compared. */
-static char *carried_of(const tern__channel *channel, uint64_t seq, int rank)
+/* Returns where rank 0 has its data of a work that is carried, each other rank a line behind the one before
+ * it: in the descriptors, if it fits there beside what is compared. */
+static char *carried_at(const tern__channel *channel, uint64_t seq)
 {
     const tern__met *work = tern__meeting_work(channel->meeting, seq);
-    tern__desc *desc = &tern__meeting_desc(channel->meeting, seq)[rank];
+    tern__desc *desc = tern__meeting_desc(channel->meeting, seq);
     bool fits = work->count * tern_dtype_bytes(work->post.dtype) <= sizeof(desc->carried);
     return work->post.is_placed && fits ? desc->carried
-                                        : ((tern__carried *)(done_of(channel, seq) + 1))[rank].data;
+                                        : ((tern__carried *)(done_of(channel, seq) + 1))->data;
 }
 
 static bool claim_chunk(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
@@ -79,7 +79,8 @@ static void cut_work(void *of, uint64_t seq)
     tern__cut *cut = tern__channel_cut(channel, seq);
     tern__cut_make(cut, work, channel->windows->ranks.world);
     if (cut->is_carried)
-        tern__carried_write(channel, work, carried_of(channel, seq, channel->windows->ranks.rank));
+        tern__carried_write(channel, work,
+                            carried_at(channel, seq) + channel->windows->ranks.rank * TERN__LINE);
 }
 
 static bool run_work(void *of, uint64_t seq)
@@ -87,8 +88,8 @@ static bool run_work(void *of, uint64_t seq)
     tern__channel *channel = of;
     const tern__cut *cut = tern__channel_cut(channel, seq);
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    for (int r = 0; cut->is_carried && r < world; r++) channel->at[r] = carried_of(channel, seq, r);
-    if (cut->is_carried) tern__carried_run(channel, tern__meeting_work(channel->meeting, seq));
+    if (cut->is_carried)
+        tern__carried_run(channel, tern__meeting_work(channel->meeting, seq), carried_at(channel, seq));
     if (!cut->chunks) return cut->is_carried;
     for (int i = 0; i < (cut->is_own ? 1 : world); i++) run_slice(channel, seq, (rank + i) % world);
     return true;
@@ -125,6 +126,7 @@ static int check_post(const tern__channel *channel, const tern__post *post, tern
         const tern__extent *e = &post->extents[i];
         const tern__window *window = e->window < windows->count ? windows->list[e->window] : NULL;
         count += e->count;
+        if (e->window == TERN__OWN_MEMORY && e->count * size <= sizeof(tern__carried)) continue;
         if (!window || e->offset > window->mapped || e->count > (window->mapped - e->offset) / size)
             return tern__error_set(err, "tern_backward", TERN_E_RANGE,
                                    "extent %d, %llu elements at byte %llu, is not inside window %u", i,
@@ -230,6 +232,7 @@ void *tern__windows_open(tern_group *group, tern_error *err)
 const tern__comm_backend tern__comm_native = {
     .name = "native",
     .keeps_parts = true,
+    .carries = sizeof(tern__carried),
     .open = tern__windows_open,
     .close = tern__windows_close,
     .window_open = tern__window_open,

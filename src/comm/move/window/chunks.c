@@ -74,6 +74,7 @@ static char *carried_place(const tern__channel *channel, const tern__met *work)
 {
     const tern__window_state *windows = channel->windows;
     const tern__extent *own = work->post.extents;
+    if (own->window == TERN__OWN_MEMORY) return (char *)(uintptr_t)own->offset;
     return windows->list[own->window]->bases[windows->ranks.rank] + own->offset;
 }
 
@@ -82,28 +83,28 @@ void tern__carried_write(const tern__channel *channel, const tern__met *work, ch
     memcpy(own, carried_place(channel, work), work->count * tern_dtype_bytes(work->post.dtype));
 }
 
-void tern__carried_run(const tern__channel *channel, const tern__met *work)
+void tern__carried_run(const tern__channel *channel, const tern__met *work, char *all)
 {
     const tern__post *post = &work->post;
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    uint64_t each = work->count / (uint64_t)world;
     size_t bytes = work->count * tern_dtype_bytes(post->dtype), part = bytes / (size_t)world;
-    char *to = carried_place(channel, work), **all = channel->at;
+    char *to = carried_place(channel, work), **at = channel->at;
+    for (int r = 0; r < world; r++) at[r] = all + r * TERN__LINE;
     switch (post->kind) {
     case TERN__REDUCE:
         if (rank != post->root) break;
         /* fall through */
     case TERN__ALL_REDUCE: reduce_chunk(channel, work, &to, 1, work->count); break;
     case TERN__BROADCAST:
-        if (work->source >= 0) memcpy(to, all[work->source], bytes);
+        if (work->source >= 0) memcpy(to, at[work->source], bytes);
         break;
     case TERN__ALL_GATHER:
-        for (int r = 0; r < world; r++) memcpy(to + (size_t)r * part, all[r] + (size_t)r * part, part);
+        for (int r = 0; r < world; r++) memcpy(to + (size_t)r * part, at[r] + (size_t)r * part, part);
         break;
     case TERN__REDUCE_SCATTER:
-        for (int r = 0; r < world; r++) all[r] += (size_t)rank * part;
+        for (int r = 0; r < world; r++) at[r] += (size_t)rank * part;
         to += (size_t)rank * part;
-        reduce_chunk(channel, work, &to, 1, each);
+        reduce_chunk(channel, work, &to, 1, work->count / (uint64_t)world);
         break;
     default: break;
     }

@@ -80,8 +80,8 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world);
 uint64_t tern__cut_chunks(const tern__cut *cut, const tern__met *work, int rank);
 /* Copies this rank's data of a carried work to its post. */
 void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own);
-/* Computes this rank's result of a carried work from all ranks' data at channel->at. */
-void tern__carried_run(const tern__channel *channel, const tern__met *work);
+/* Computes this rank's result of a carried work from the ranks' data, which are at `all`, a line apart. */
+void tern__carried_run(const tern__channel *channel, const tern__met *work, char *all);
 /* Does one chunk of the slice of `owner`. */
 void tern__chunk_run(tern__channel *channel, uint64_t seq, int owner, uint64_t chunk);
 
