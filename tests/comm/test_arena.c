@@ -87,6 +87,12 @@ static void player_close(player *p)
 
 /* ---- each collective ---- */
 
+/* Each rank may post a work that its peers wait for at once. */
+static bool is_posted(player *p)
+{
+    return draw(&p->own) % 2;
+}
+
 static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_I64, TERN_U8, TERN_F64, TERN_F16};
 
 static int check_all_reduce(player *p, tern_dtype dtype, tern_reduce_op op, size_t count)
@@ -95,7 +101,10 @@ static int check_all_reduce(player *p, tern_dtype dtype, tern_reduce_op op, size
     RANK_CHECK_OK(p->rank, p->err);
     elements_put(dtype, x, p->rank, 0, count);
     elements_reduced(dtype, op, p->expected, p->world, 0, count);
-    tern_work_wait(tern_all_reduce_post(p->group, x, count, dtype, op, &p->err), &p->err);
+    if (is_posted(p))
+        tern_work_wait(tern_all_reduce_post(p->group, x, count, dtype, op, &p->err), &p->err);
+    else
+        tern_all_reduce(p->group, x, count, dtype, op, &p->err);
     RANK_CHECK_OK(p->rank, p->err);
     RANK_CHECK(p->rank, elements_match(dtype, x, p->expected, count));
     return 0;
@@ -136,7 +145,10 @@ static int check_broadcast(player *p, tern_dtype dtype, int root, size_t count)
     RANK_CHECK_OK(p->rank, p->err);
     elements_put(dtype, x, p->rank, 0, count);
     elements_put(dtype, p->expected, root, 0, count);
-    tern_broadcast(p->group, x, count, dtype, root, &p->err);
+    if (is_posted(p))
+        tern_work_wait(tern_broadcast_post(p->group, x, count, dtype, root, &p->err), &p->err);
+    else
+        tern_broadcast(p->group, x, count, dtype, root, &p->err);
     RANK_CHECK_OK(p->rank, p->err);
     RANK_CHECK(p->rank, !memcmp(x, p->expected, count * tern_dtype_bytes(dtype)));
     return 0;

@@ -434,7 +434,7 @@ static int run_carried(tern_group *group, const tern__request *r, tern_error *er
     if (!status && group->arena) status = find_extent(group, r, &operand, &extent, err);
     if (status) return status;
     extent = (tern__extent){TERN__OWN_MEMORY, (uintptr_t)r->out, r->count};
-    post.label.number = ++group->staging->calls;
+    post.label.number = tern__staging_pass(group->staging);
     post.total = r->count;
     post.extents = &extent;
     post.extent_count = r->count > 0;

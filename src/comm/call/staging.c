@@ -177,6 +177,12 @@ void tern__staging_push(tern__staging *staging, tern_work *work)
     if (!staging->next) staging->next = work;
 }
 
+uint64_t tern__staging_pass(tern__staging *staging)
+{
+    staging->loaded = staging->started = ++staging->landed;
+    return ++staging->calls;
+}
+
 void tern__staging_drop(tern__staging *staging, tern_work *work, int status)
 {
     tern_work **link = &staging->first, *before = NULL;

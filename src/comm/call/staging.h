@@ -105,6 +105,9 @@ size_t tern__staging_place(const tern_group *group);
 uint64_t tern__staging_calls(const tern__staging *staging);
 /* Numbers the work and appends it to the queue. */
 void tern__staging_push(tern__staging *staging, tern_work *work);
+/* Returns the number of a call of one piece that is done without the queue, which is empty. The ring's places
+ * go on as on a rank that queues the call. */
+uint64_t tern__staging_pass(tern__staging *staging);
 /* Finishes and posts pieces of any work, as far as possible. Never blocks. */
 int tern__staging_pump(tern__staging *staging, tern_error *err);
 /* Removes a work that will not be finished. Only after a failure of the group: pieces may be under way. */
