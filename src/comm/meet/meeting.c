@@ -222,17 +222,8 @@ int tern__meeting_test(tern__meeting *m, uint64_t seq, tern_error *err)
     return status || is_over ? status : TERN_PENDING;
 }
 
-/* Looks for about a microsecond at nothing but the posts that come next: one that comes meanwhile is noticed
- * at once, and not after all that a wait looks at. Only if every rank has a CPU of its own. */
-static void meeting_spin(tern__meeting *m)
-{
-    const int looks = 40;
-    for (int i = 0; i < looks && !meeting_has_next(m); i++) tern__cpu_pause();
-}
-
 int tern__meeting_wait(tern__meeting *m, uint64_t seq, tern_error *err)
 {
-    if (m->met < seq && m->of->spins) meeting_spin(m);
     int status = tern__meeting_test(m, seq, err);
     return status == TERN_PENDING ? meeting_await(m, seq, is_retired, err) : status;
 }

@@ -30,6 +30,15 @@ typedef struct wait {
 
 /* ---- spinning, yielding, sleeping ---- */
 
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* Between hosts: sleeps until a message may have arrived. With no message in flight, only a rank of this
  * host can bring progress, so this rank sleeps until one wakes it, or for 5 ms. A transport that cannot
  * block is polled, at first all the time and then less and less often; so is one whose sleep nobody can
@@ -208,7 +217,7 @@ static int wait_spin(const wait *w, int *spins, bool *met, tern_error *err)
 {
     int status = wait_look(w, met, err);
     for (int i = 0; i < *spins && !status && !*met; i++) {
-        tern__cpu_pause();
+        pause_cpu();
         status = wait_look(w, met, err);
     }
     if (*spins) *spins = *met ? TERN__MIN(2 * *spins, TERN__SPINS_MAX) : TERN__MAX(*spins / 2, spins_min);

@@ -11,16 +11,6 @@
 
 #define TERN__SPINS_MAX 150 /* about 15 us */
 
-/* Between two looks of a spinning rank. */
-static inline void tern__cpu_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* What a wait is for. A goal of the caller's contains it as its first member. NULL members: see each. */
 struct tern__goal {
     bool (*is_met)(const tern__goal *goal);

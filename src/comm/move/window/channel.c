@@ -33,11 +33,10 @@ static tern__word *done_of(const tern__channel *channel, uint64_t seq)
  * it: in the descriptors, if it fits there beside what is compared. */
 static char *carried_at(const tern__channel *channel, uint64_t seq)
 {
-    const tern__met *work = tern__meeting_work(channel->meeting, seq);
     tern__desc *desc = tern__meeting_desc(channel->meeting, seq);
-    bool fits = work->count * tern_dtype_bytes(work->post.dtype) <= sizeof(desc->carried);
-    return work->post.is_placed && fits ? desc->carried
-                                        : ((tern__carried *)(done_of(channel, seq) + 1))->data;
+    bool is_placed = tern__meeting_work(channel->meeting, seq)->post.is_placed;
+    if (is_placed && tern__channel_cut(channel, seq)->carried <= sizeof(desc->carried)) return desc->carried;
+    return ((tern__carried *)(done_of(channel, seq) + 1))->data;
 }
 
 static bool claim_chunk(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
@@ -78,9 +77,8 @@ static void cut_work(void *of, uint64_t seq)
     const tern__met *work = tern__meeting_work(channel->meeting, seq);
     tern__cut *cut = tern__channel_cut(channel, seq);
     tern__cut_make(cut, work, channel->windows->ranks.world);
-    if (cut->is_carried)
-        tern__carried_write(channel, work,
-                            carried_at(channel, seq) + channel->windows->ranks.rank * TERN__LINE);
+    char *own = carried_at(channel, seq) + channel->windows->ranks.rank * TERN__LINE;
+    if (cut->carried) tern__carried_write(channel, work, own, cut->carried);
 }
 
 static bool run_work(void *of, uint64_t seq)
@@ -88,9 +86,10 @@ static bool run_work(void *of, uint64_t seq)
     tern__channel *channel = of;
     const tern__cut *cut = tern__channel_cut(channel, seq);
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    if (cut->is_carried)
-        tern__carried_run(channel, tern__meeting_work(channel->meeting, seq), carried_at(channel, seq));
-    if (!cut->chunks) return cut->is_carried;
+    if (cut->carried)
+        tern__carried_run(channel, tern__meeting_work(channel->meeting, seq), carried_at(channel, seq),
+                          cut->carried);
+    if (!cut->chunks) return cut->carried;
     for (int i = 0; i < (cut->is_own ? 1 : world); i++) run_slice(channel, seq, (rank + i) % world);
     return true;
 }
@@ -104,7 +103,7 @@ static bool work_is_done(const void *of, uint64_t seq)
 
 static bool work_is_carried(const void *of, uint64_t seq)
 {
-    return tern__channel_cut(of, seq)->is_carried;
+    return tern__channel_cut(of, seq)->carried;
 }
 
 static bool owes_chunk(const void *of, uint64_t seq, int rank)

@@ -46,8 +46,9 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world)
     uint64_t each = (count + (uint64_t)world - 1) / (uint64_t)world;
     *cut = (tern__cut){.is_own = cut_is_own(post)};
     if (post->only_meets || count == 0) return;
-    cut->is_carried = !cut->is_own && post->extent_count == 1 && count * size <= sizeof(tern__carried);
-    if (cut->is_carried) return;
+    if (!cut->is_own && post->extent_count == 1 && count * size <= sizeof(tern__carried))
+        cut->carried = count * size;
+    if (cut->carried) return;
     cut->slice = tern__align_up(count * size <= small_bytes ? count : each, line);
     cut->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
     for (int rank = 0; rank < world; rank++) cut->chunks += tern__cut_chunks(cut, work, rank);
@@ -78,16 +79,16 @@ static char *carried_place(const tern__channel *channel, const tern__met *work)
     return windows->list[own->window]->bases[windows->ranks.rank] + own->offset;
 }
 
-void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own)
+void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own, size_t bytes)
 {
-    memcpy(own, carried_place(channel, work), work->count * tern_dtype_bytes(work->post.dtype));
+    memcpy(own, carried_place(channel, work), bytes);
 }
 
-void tern__carried_run(const tern__channel *channel, const tern__met *work, char *all)
+void tern__carried_run(const tern__channel *channel, const tern__met *work, char *all, size_t bytes)
 {
     const tern__post *post = &work->post;
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    size_t bytes = work->count * tern_dtype_bytes(post->dtype), part = bytes / (size_t)world;
+    size_t part = bytes / (size_t)world;
     char *to = carried_place(channel, work), **at = channel->at;
     for (int r = 0; r < world; r++) at[r] = all + r * TERN__LINE;
     switch (post->kind) {

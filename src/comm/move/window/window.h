@@ -31,7 +31,8 @@ typedef struct tern__window_state {
 typedef struct tern__cut {
     uint64_t slice, chunk; /* elements */
     uint64_t chunks;       /* of all slices together */
-    bool is_own, is_carried;
+    uint64_t carried;      /* bytes of each rank's data in its post; 0: it is not carried */
+    bool is_own;
 } tern__cut;
 
 /* The data of a rank that is carried by its post. */
@@ -79,9 +80,9 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world);
 /* Returns the number of chunks in the slice of `rank`. */
 uint64_t tern__cut_chunks(const tern__cut *cut, const tern__met *work, int rank);
 /* Copies this rank's data of a carried work to its post. */
-void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own);
-/* Computes this rank's result of a carried work from the ranks' data, which are at `all`, a line apart. */
-void tern__carried_run(const tern__channel *channel, const tern__met *work, char *all);
+void tern__carried_write(const tern__channel *channel, const tern__met *work, char *own, size_t bytes);
+/* Computes this rank's result of a carried work from the ranks' data: `bytes` each at `all`, a line apart. */
+void tern__carried_run(const tern__channel *channel, const tern__met *work, char *all, size_t bytes);
 /* Does one chunk of the slice of `owner`. */
 void tern__chunk_run(tern__channel *channel, uint64_t seq, int owner, uint64_t chunk);
 
