@@ -410,8 +410,8 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
 
 /* ---- a request whose data the posts carry ---- */
 
-/* True if the back end carries the request's data, and no work is before it. Such a request needs neither the
- * queue nor a piece: its latency would be that of their instructions. */
+/* True if the back end carries the request's data, and no work is before it. Such a request goes without the
+ * queue and a piece, whose instructions would take most of its time. */
 static bool request_is_carried(const tern_group *group, const tern__request *r)
 {
     size_t most = group->backend->carries;
