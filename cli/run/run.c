@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "device/device.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

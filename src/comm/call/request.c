@@ -371,7 +371,7 @@ static void work_cut(tern_work *work, const tern_group *group, const tern__reque
         work->pieces = (work->count + work->piece - 1) / work->piece;
 }
 
-static tern__post request_post(const tern__request *r)
+static tern__post post_of_request(const tern__request *r)
 {
     return (tern__post){.kind = r->kind,
                         .dtype = r->dtype,
@@ -386,7 +386,7 @@ static int work_begin(tern_work *work, tern_group *group, const tern__request *r
 {
     *work = (tern_work){.group = group,
                         .func = r->func,
-                        .post = request_post(r),
+                        .post = post_of_request(r),
                         .pieces = 1,
                         .is_placed = group->arena && uses_windows(group, r->kind)};
     if (r->is_list) work->is_placed &= is_placed_list(group, r);
@@ -421,12 +421,13 @@ static bool request_is_carried(const tern_group *group, const tern__request *r)
            !tern__memory_device(r->out);
 }
 
-/* Posts it as its only piece would be. */
+/* Posts it as its only piece would be. The extent of a buffer in the arena is only checked: the posts carry
+ * its data. */
 static int run_carried(tern_group *group, const tern__request *r, tern_error *err)
 {
     tern__work_operand operand = {r->in, r->out, r->count};
     tern__extent extent;
-    tern__post post = request_post(r);
+    tern__post post = post_of_request(r);
     uint64_t seq;
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);

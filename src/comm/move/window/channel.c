@@ -77,8 +77,9 @@ static void cut_work(void *of, uint64_t seq)
     const tern__met *work = tern__meeting_work(channel->meeting, seq);
     tern__cut *cut = tern__channel_cut(channel, seq);
     tern__cut_make(cut, work, channel->windows->ranks.world);
+    if (!cut->carried) return;
     char *own = carried_at(channel, seq) + channel->windows->ranks.rank * TERN__LINE;
-    if (cut->carried) tern__carried_write(channel, work, own, cut->carried);
+    tern__carried_write(channel, work, own, cut->carried);
 }
 
 static bool run_work(void *of, uint64_t seq)
