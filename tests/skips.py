@@ -70,7 +70,8 @@ def has_part(part):
 
 
 def main():
-    """Exits with SKIPPED if every test was skipped."""
+    """Exits with SKIPPED if every test was skipped. A failure shows whole what was printed."""
+    unittest.TestCase.maxDiff = None
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts its background jobs with it ignored
     result = unittest.main(exit=False).result
     for test, reason in result.skipped:

@@ -177,6 +177,24 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         self.assertRegex(done.stderr, r"cannot reach rank 0's store at 127.0.0.1 port \d+: 1 attempt in 0.\d s, the last: Network is unreachable")
 
 
+    def test_master_port_is_free_on_every_address(self):
+        """The port is reserved at 127.0.0.2, and the program listens elsewhere, where most ports are taken."""
+        holder = """
+import socket, subprocess, sys
+held = [socket.socket() for _ in range(16)]
+for i, taken in enumerate(held): taken.bind(('127.0.0.1', 40000 + i * 3 // 2))
+for _ in range(4): subprocess.run(sys.argv[1:], check=True)
+"""
+        program = """
+import socket
+port = int(os.environ['MASTER_PORT'])
+for address in ('127.0.0.1', '', '127.0.0.2') if rank == 0 else (): socket.create_server((address, port)).close()
+"""
+        prepare = "ip link set lo up && echo 40000 40023 > /proc/sys/net/ipv4/ip_local_port_range && exec \"$@\""
+        launch = [job.TERN, "run", "-n", "2", "--master-addr", "127.0.0.2", *job.python(program)]
+        self.assertEqual(job.run("unshare", "-n", "sh", "-c", prepare, "sh", sys.executable, "-c", holder, *launch), (0, "", ""))
+
+
 def why_not():
     """Returns what is missing on this machine, or None."""
     try:

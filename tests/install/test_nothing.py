@@ -85,8 +85,6 @@ def program():
 
 
 class Nothing(unittest.TestCase):
-    maxDiff = None
-
     def test_no_function_minds(self):
         with tempfile.TemporaryDirectory() as folder:
             source, binary = os.path.join(folder, "all.c"), os.path.join(folder, "all")

@@ -214,8 +214,6 @@ def queues(store):
 class Same(unittest.TestCase):
     """The same questions get the same answers, for every client and server."""
 
-    maxDiff = None
-
     def compare(self, expected, got, *questions):
         for ask in questions:
             for i, (right, answer) in enumerate(zip(ask(expected), ask(got))):

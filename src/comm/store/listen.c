@@ -127,8 +127,10 @@ static int take_port(const tern__bootstrap *boot, bool listens, const caller *wh
     if (unresolved)
         return tern__error_set(err, who->func, TERN_E_SYSTEM, "cannot resolve the host \"%s\": %s",
                                boot->addr, gai_strerror(unresolved));
-    int fd = is_own_name(boot, list) ? bind_all(boot->port, boot->addr, listens, &tried)
-                                     : bind_first_of(list, boot->addr, listens, &tried);
+    /* A program may listen on every address, as PyTorch's store does: a port that is chosen is free on all. */
+    bool binds_all = is_own_name(boot, list) || (!listens && !boot->port);
+    int fd = binds_all ? bind_all(boot->port, boot->addr, listens, &tried)
+                       : bind_first_of(list, boot->addr, listens, &tried);
     int native = errno;
     freeaddrinfo(list);
     return fd >= 0 ? fd : listen_fail(boot, native, &tried, who, err);

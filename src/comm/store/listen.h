@@ -16,9 +16,10 @@ int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_erro
 int tern__port_of(int fd);
 /* Returns true if fd is a socket that listens on `port`. */
 bool tern__listens_at(int fd, int port);
-/* Returns a socket that reserves boot's port (port 0: a free one) for a process that will listen there with
- * SO_REUSEADDR, as PyTorch's and tern's stores do. The socket is bound but never listens, so the kernel does
- * not hand the port out to anyone who did not ask for its number. */
+/* Returns a socket that reserves boot's port for a process that will listen there with SO_REUSEADDR, as
+ * PyTorch's and tern's stores do. Port 0: a port that is free on all addresses, and reserved on all. The
+ * socket is bound but never listens, so the kernel does not hand the port out to anyone who did not ask for
+ * its number. */
 int tern__reserve(const tern__bootstrap *boot, tern_error *err);
 
 typedef struct tern__line {
