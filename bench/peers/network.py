@@ -7,6 +7,11 @@ from peers import output
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
+def ip(name, *words):
+    """Runs ip in the namespace. `ip -n` and `ip netns exec` would mount a /sys, too, which fails in a chroot that is no mount point."""
+    output(["nsenter", f"--net=/run/netns/{name}", "ip", *words])
+
+
 class Hosts:
     """`rate` is the bits per second in each direction, as for tc; "any": no limit."""
 
@@ -32,15 +37,14 @@ class Hosts:
         (here, there), (one, other) = self.names, self.links
         output(["ip", "link", "add", one, "netns", here, "type", "veth", "peer", "name", other, "netns", there])
         for side, (name, link) in enumerate(zip(self.names, self.links)):
-            output(["ip", "-n", name, "addr", "add", ADDRESSES[side] + "/24", "dev", link])
-            output(["ip", "-n", name, "link", "set", link, "up"])
-            output(["ip", "-n", name, "link", "set", "lo", "up"])
+            ip(name, "addr", "add", ADDRESSES[side] + "/24", "dev", link)
+            ip(name, "link", "set", link, "up")
+            ip(name, "link", "set", "lo", "up")
             if self.rate != "any":
                 output(self.command(side, "tc", "qdisc", "add", "dev", link, "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms"))
 
     def command(self, side, *words):
-        """`ip netns exec` would mount a /sys, too, which fails in a chroot that is no mount point."""
         return ["nsenter", f"--net=/run/netns/{self.names[side]}", *words]
 
     def cut(self):
-        output(["ip", "-n", self.names[1], "link", "set", self.links[1], "down"])
+        ip(self.names[1], "link", "set", self.links[1], "down")

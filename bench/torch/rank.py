@@ -26,9 +26,12 @@ SAMPLES = 5
 def open_world(backend, meet):
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if backend == "nothing":
+        # PyTorch's "fake" by another name: PyTorch treats it as it treats any back end that is not its own, such as tern.
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+        fake = dist.Backend._plugins["FAKE"]
+        dist.Backend.register_backend(backend, fake.creator_fn, extended_api=fake.extended_api, devices=["cpu"])
+        dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=world)
         return
     if backend == "tern":
         import torch_tern  # noqa: F401: torch 1.13 does not import it by itself
@@ -95,7 +98,7 @@ def step_job(model, steps, parallel):
         net = models.sharded(net)
     else:
         net = DistributedDataParallel(net)
-        if dist.get_backend() == "fake":
+        if dist.get_backend() == "nothing":
             net.register_comm_hook(None, finished_hook)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 

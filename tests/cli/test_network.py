@@ -11,7 +11,7 @@ import job
 import skips
 
 sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
-from network import ADDRESSES, Hosts  # noqa: E402
+from network import ADDRESSES, Hosts, ip  # noqa: E402
 
 READY = job.Job.READY
 SLEEP = job.SLEEP
@@ -25,24 +25,21 @@ class BridgedHosts(Hosts):
         self.names, self.links = [f"bridged{os.getpid()}{side}" for side in "abc"], ("port0", "port1")
 
     def make(self):
-        def ip(*words):
-            subprocess.run(["ip", *words], check=True)
-
         for name in self.names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
+            subprocess.run(["ip", "netns", "add", name], check=True)
+            ip(name, "link", "set", "lo", "up")
         middle = self.names[2]
-        ip("-n", middle, "link", "add", "bridge", "up", "type", "bridge")
+        ip(middle, "link", "add", "bridge", "up", "type", "bridge")
         for name, link, address in zip(self.names, self.links, ADDRESSES):
-            ip("-n", middle, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("-n", middle, "link", "set", link, "up", "master", "bridge")
-            ip("-n", name, "addr", "add", address + "/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "eth0", "up", "gso_max_segs", "1")
+            ip(middle, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip(middle, "link", "set", link, "up", "master", "bridge")
+            ip(name, "addr", "add", address + "/24", "dev", "eth0")
+            ip(name, "link", "set", "eth0", "up", "gso_max_segs", "1")
 
     def limit(self, mtu):
         """Lets packets of at most `mtu` bytes through to host 0, which promises its peers to take larger ones."""
         for words in (["link", "set", "eth0", "mtu", str(mtu)], ["route", "change", "10.77.0.0/24", "dev", "eth0", "src", ADDRESSES[0], "advmss", "1460"]):
-            subprocess.run(["ip", "-n", self.names[0], *words], check=True)
+            ip(self.names[0], *words)
 
 
 class Network(job.Launchers):

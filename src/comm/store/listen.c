@@ -127,7 +127,7 @@ static int take_port(const tern__bootstrap *boot, bool listens, const caller *wh
     if (unresolved)
         return tern__error_set(err, who->func, TERN_E_SYSTEM, "cannot resolve the host \"%s\": %s",
                                boot->addr, gai_strerror(unresolved));
-    /* A program may listen on every address, as PyTorch's store does: a port that is chosen is free on all. */
+    /* A program may listen on every address, as PyTorch's store does. A port chosen here is free on all. */
     bool binds_all = is_own_name(boot, list) || (!listens && !boot->port);
     int fd = binds_all ? bind_all(boot->port, boot->addr, listens, &tried)
                        : bind_first_of(list, boot->addr, listens, &tried);
