@@ -38,6 +38,21 @@ static bool expect_stranger(void *host, const tern__stranger *s)
     return tern__hello_is_for(&s->hello, TERN__PURPOSE_NODES, 0, 0);
 }
 
+/* Returns 1 if there is something to read, 0 if not, and a negative number at the end of the connection. */
+static int node_peek(int fd)
+{
+    char byte;
+    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (got > 0) return 1;
+    return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+}
+
+/* Whether the node is connected. Nodes send nothing before all have joined, so anything to read is the end. */
+static bool node_is_here(const tern__remote_node *node)
+{
+    return node->fd >= 0 && !node_peek(node->fd);
+}
+
 /* Returns NULL, or why the caller cannot be a node of this job; `text` is a buffer for the reason. */
 static const char *find_fault(const tern__nodes *nodes, const tern__nodes_message *join, char *text,
                               size_t size)
@@ -53,7 +68,7 @@ static const char *find_fault(const tern__nodes *nodes, const tern__nodes_messag
     if (join->node < 1 || join->node >= own->nodes) return "this job has a node 0 already";
     const tern__remote_node *taken = &nodes->peers[join->node];
     snprintf(text, size, "--node-rank %d is used twice, by %s and %s", join->node, taken->host, join->host);
-    return taken->fd >= 0 ? text : NULL;
+    return node_is_here(taken) ? text : NULL;
 }
 
 static void refuse_launcher(int fd, const char *why)
@@ -76,6 +91,7 @@ static bool admit_stranger(void *host, tern__stranger *s)
         return false;
     }
     tern__remote_node *node = &nodes->peers[join->node];
+    tern__close(&node->fd); /* it has gone, and this is its successor */
     *node = (tern__remote_node){.fd = s->fd, .ranks = join->ranks};
     memcpy(node->role, join->role, sizeof(node->role));
     memcpy(node->host, join->host, sizeof(node->host));
@@ -100,22 +116,6 @@ static void lose_stranger(void *host, const tern__stranger *s, const char *missi
 
 /* ---- the meeting ---- */
 
-/* Returns 1 if there is something to read, 0 if not, and a negative number at the end of the connection. */
-static int node_peek(int fd)
-{
-    char byte;
-    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    if (got > 0) return 1;
-    return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
-}
-
-/* Drops a node that has disconnected. Nodes send nothing before all have joined, so anything to read is the
- * end. */
-static void drop_gone(tern__remote_node *node)
-{
-    if (node->fd >= 0 && node_peek(node->fd)) tern__close(&node->fd);
-}
-
 void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
                       size_t size)
 {
@@ -139,15 +139,16 @@ static int count_missing(const tern__nodes *nodes)
 }
 
 /* Waits until `until` at most, for a connection, a message, or the deadline of a stranger, and handles them.
- */
+ * Whoever has gone meanwhile is missing again, also who joined just now. */
 static void serve_strangers(tern__nodes *nodes, tern__reception *r, int64_t until)
 {
     struct pollfd polls[TERN__RECEPTION_POLLS];
     until = TERN__MIN(until, tern__deadline(1));
     int count = tern__reception_prepare(r, polls, &until);
     tern__poll(polls, (nfds_t)count, until);
-    for (int i = 1; i < nodes->count; i++) drop_gone(&nodes->peers[i]);
     tern__reception_serve(r, polls);
+    for (int i = 1; i < nodes->count; i++)
+        if (!node_is_here(&nodes->peers[i])) tern__close(&nodes->peers[i].fd);
 }
 
 static int fail_missing(const tern__nodes *nodes, tern_error *err)

@@ -124,7 +124,7 @@ else:
     def test_node_that_does_not_come(self):
         for seconds in (1, 3, 9):  # on a busy machine node 2 may be late
             results = self.finish(*(self.launch(node, 1, DUMP, ["--rdzv-conf", f"timeout={seconds}"], 4) for node in (2, 0)))
-            self.assertEqual([code for code, _, _ in results], [1, 1])
+            self.assertEqual([code for code, _, _ in results], [1, 1], results)
             if f"1 of 4 hosts joined within {seconds} s" not in results[1][2]:
                 break
         self.assertIn(f"2 of 4 hosts joined within {seconds} s; missing: node 1, 3", results[1][2])
@@ -141,7 +141,7 @@ else:
         self.refused(self.launch(2, 1, DUMP, ["--run-id", "x"], nodes=3), "--rdzv-id x on node 2, none on node 0")
         job.until(lambda: "is used twice" in self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "timeout=2"], nodes=3))[0][2], "node 1 used twice")
         results = self.finish(self.launch(2, 1, DUMP, nodes=3), first, second)
-        self.assertEqual([code for code, _, _ in results], [0, 0, 0])
+        self.assertEqual([code for code, _, _ in results], [0, 0, 0], results)
 
     def refused(self, launcher, text):
         code, out, err = self.finish(launcher)[0]
@@ -155,7 +155,7 @@ else:
         gone.kill()
         gone.wait()
         results = self.finish(self.launch(1, 1, DUMP, nodes=3), self.launch(2, 1, DUMP, nodes=3), first)
-        self.assertEqual([code for code, _, _ in results], [0, 0, 0])
+        self.assertEqual([code for code, _, _ in results], [0, 0, 0], results)
 
     def meet_among_strangers(self):
         """Returns the seconds that the launchers take to meet after the first stranger has connected."""
@@ -374,8 +374,8 @@ class Hostile(Case):
         text = struct.pack("<4I", *numbers) + bytes(48 + 32) + b"default".ljust(32, b"\0") + run_id.ljust(128, b"\0") + b"\xff\x1b" * 32
         return text.ljust(self.MESSAGE, b"\xff")
 
-    def listening(self):
-        launcher = self.launch(0, 1, READY + SLEEP)
+    def listening(self, nodes=2):
+        launcher = self.launch(0, 1, READY + SLEEP, nodes=nodes)
 
         def listens():
             try:
@@ -421,6 +421,20 @@ class Hostile(Case):
             self.assertIn(f"tern run: {host} port {port} has connected, but of its {what} came within 5 s; still waiting (does the network drop large packets?)\n", err)
         self.assertEqual(len(re.findall(rf"127.0.0.6 port \d+ has connected, but of its message of {self.MESSAGE} bytes none came before it hung up;", err)), 1)
         self.assertNotIn("127.0.0.7", err)
+
+    def test_who_joins_and_goes_leaves_its_place_to_a_successor(self):
+        """Node 0 is late, and finds all at once: a node's message and its end, its successor's message, and that of the last node."""
+        launcher = self.listening(nodes=3)
+        nodes = (1, 1, 2)
+        lines = [self.join(node=node, nodes=3) for node in nodes]
+        os.kill(launcher.pid, signal.SIGSTOP)
+        job.until(lambda: job.state(launcher.pid) == "T", "node 0 is stopped")
+        for node, line in zip(nodes, lines):
+            line.sendall(self.message(1, 3, node, 1))
+        lines[0].close()
+        os.kill(launcher.pid, signal.SIGCONT)
+        for line in lines[1:]:
+            self.assertEqual(struct.unpack("<I", line.recv(self.MESSAGE, socket.MSG_WAITALL)[:4])[0], 3, "the job starts")
 
     def test_nonsense_from_a_node_ends_the_job(self):
         """Its control characters do not reach the terminal."""
