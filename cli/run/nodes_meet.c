@@ -47,7 +47,7 @@ static int node_peek(int fd)
     return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
 }
 
-/* Whether the node is connected. Nodes send nothing before all have joined, so anything to read is the end. */
+/* Whether the node is connected. Nodes send nothing before all have joined: anything to read is the end. */
 static bool node_is_here(const tern__remote_node *node)
 {
     return node->fd >= 0 && !node_peek(node->fd);
