@@ -6,6 +6,11 @@
  * panel is kept in 12 registers, and every row of b's panel is loaded into three more. 4 x 24 needs fewer
  * loads than 6 x 16, 7 instead of 8 for 12 multiply-adds, and cuts batches of 32 and 64 without a remainder.
  *
+ * A batch of few rows by a weight whose rows are contiguous along the sum, as in a linear layer's forward, is
+ * computed turned: the weight's rows are the strips, which are read where they lie, each by all panels of the
+ * batch while it is in the second-level cache. Copying the weight would take a seventh of the product's time
+ * for 64 rows, and waits for memory that these strips' prefetches hide. Only a tile's sums are turned then.
+ *
  * The sums are cut at places that depend on their length alone, and every element's products are added in
  * order, so no bit depends on the number of threads, nor on the other rows and columns of the product. This
  * is why oneDNN's product is not used here: on CPUs without AVX-512 it cuts sums differently for each
@@ -24,14 +29,18 @@
 
 /* A strip's rows, a panel's vectors, the most rows of a block and the most products of a stretch. */
 enum { ROWS = 4, VECTORS = 3, BLOCK_ROWS = 256, DEPTH = 256 };
+/* Of a turned product: the most rows of the batch, and the weight's rows that all panels read in turn. Rows
+ * of 1024 floats share the sets of a cache, so more of them would not stay there. */
+enum { TURNED_ROWS = 96, TURNED_BLOCK = 64 };
 enum { A, B, Y };
 
 #define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
 
 typedef struct job {
     const tern__call *call;
-    const tern__product *product;
     bool add, relu;
+    bool turned;                   /* y's transpose is computed, as b's by a's */
+    int64_t rows, columns;         /* of what is computed                      */
     int64_t row_cuts, column_cuts; /* of each matrix */
 } job;
 
@@ -41,20 +50,34 @@ typedef struct range {
 
 /* What is multiplied at a time: a block's strips by a panel. */
 typedef struct part {
-    const float *a; /* (strips, depth, ROWS) */
-    float *b;       /* the panel: (depth, columns of whole vectors) */
+    const float *a; /* (strips, depth, ROWS); turned: rows, `a_row` apart */
+    int64_t a_row;
+    float *b; /* the panel: (depth, columns of whole vectors) */
     int64_t depth;
     const float *from; /* what has yet to be copied to the panel: rows, `step` apart; NULL: nothing */
     int64_t step;
     float *y;
-    int64_t y_row, rows, columns;
-    const float *bias; /* of these columns; NULL: none, or not yet */
+    int64_t y_row, rows, columns; /* turned: y_row is from one column to the next */
+    const float *bias;            /* of these columns, or turned of these rows; NULL: none, or not yet */
     bool add, relu;
 } part;
 
 /* ---- copies ---- */
 
 typedef float four __attribute__((vector_size(16)));
+
+/* Turns four vectors: v[i] becomes element i of all four, in each half of a register. */
+TERN__INLINE void lanes_turn(tern__lanes v[4])
+{
+    _Pragma("GCC unroll 2") for (int round = 0; round < 2; round++)
+    {
+        const tern__lanes a = v[0], b = v[1], c = v[2], d = v[3];
+        v[0] = __builtin_shufflevector(a, c, TERN__ZIP_LOW);
+        v[1] = __builtin_shufflevector(a, c, TERN__ZIP_HIGH);
+        v[2] = __builtin_shufflevector(b, d, TERN__ZIP_LOW);
+        v[3] = __builtin_shufflevector(b, d, TERN__ZIP_HIGH);
+    }
+}
 
 /* Four elements each of as many lines as a vector has lanes, turned: v[i] becomes element i of all lines. The
  * halves of a register do not mix, so in AVX2 a vector is loaded from two lines. */
@@ -67,14 +90,7 @@ TERN__INLINE void load_turned(tern__lanes v[4], const float *from, int64_t line,
 #else
     EACH(i, 4) v[i] = half[i];
 #endif
-    _Pragma("GCC unroll 2") for (int round = 0; round < 2; round++)
-    {
-        const tern__lanes a = v[0], b = v[1], c = v[2], d = v[3];
-        v[0] = __builtin_shufflevector(a, c, TERN__ZIP_LOW);
-        v[1] = __builtin_shufflevector(a, c, TERN__ZIP_HIGH);
-        v[2] = __builtin_shufflevector(b, d, TERN__ZIP_LOW);
-        v[3] = __builtin_shufflevector(b, d, TERN__ZIP_HIGH);
-    }
+    lanes_turn(v);
 }
 
 /* Copies up to LANES lines that are contiguous along the sum: element k of line l to to[k * width + l]. If
@@ -245,6 +261,88 @@ TERN__SIMD static void f32_matmul_multiply(const part *p)
     }
 }
 
+/* ---- turned products ---- */
+
+/* Sums of up to a cache line of rows, column by column; a strip of fewer rows overwrites what lies behind. */
+typedef struct lines {
+    float sum[VECTORS * LANES][TERN__BLOCK + ROWS];
+} lines;
+
+/* Turns a strip's sums. */
+TERN__INLINE void lines_put(lines *to, int64_t row, tern__lanes sum[ROWS][VECTORS], int vectors)
+{
+    EACH(v, vectors)
+    {
+        tern__lanes turned[ROWS] = {sum[0][v], sum[1][v], sum[2][v], sum[3][v]};
+        lanes_turn(turned);
+        EACH(l, LANES)
+        memcpy(&to->sum[v * LANES + l][row], (const float *)&turned[l % ROWS] + l / ROWS * ROWS,
+               sizeof(four));
+    }
+}
+
+/* Stores the lines of rows row .. row + count - 1. */
+TERN__INLINE void lines_store(const part *p, const lines *from, int64_t row, int count)
+{
+    for (int64_t c = 0; c < p->columns; c++)
+        for (int first = 0; first < count; first += LANES) {
+            int n = count - first < LANES ? count - first : LANES;
+            float *to = p->y + c * p->y_row + row + first;
+            tern__lanes value = tern__lanes_load(from->sum[c] + first, n);
+            if (p->add) value += tern__lanes_load(to, n);
+            if (p->bias) value += tern__lanes_load(p->bias + row + first, n);
+            tern__lanes_store(to, p->relu ? tern__lanes_relu(value) : value, n);
+        }
+}
+
+/* Multiplies so many rows by a panel of so many vectors, and fetches the next rows meanwhile. */
+TERN__INLINE void turned_tile_multiply(const part *p, int64_t row, int rows, int vectors, lines *to)
+{
+    const float *a = p->a + row * p->a_row, *b = p->b;
+    const int64_t a_row = p->a_row;
+    tern__lanes sum[ROWS][VECTORS] = {{{0}}}, values[VECTORS];
+    for (int64_t first = 0, last; first < p->depth; first = last) {
+        last = TERN__MIN(p->depth, first + TERN__BLOCK);
+        EACH(r, rows) __builtin_prefetch(a + (rows + r) * a_row + first);
+        _Pragma("GCC unroll 4") for (int64_t k = first; k < last; k++, b += vectors * LANES)
+        {
+            EACH(v, vectors) values[v] = tern__lanes_load(b + v * LANES, LANES);
+            EACH(r, rows)
+            {
+                tern__lanes factor = a[r * a_row + k] - (tern__lanes){0};
+                EACH(v, vectors) sum[r][v] += factor * values[v];
+            }
+        }
+    }
+    lines_put(to, row % TERN__BLOCK, sum, vectors);
+}
+
+TERN__INLINE void turned_strips_multiply(const part *p, int vectors)
+{
+    lines some;
+    int64_t row = 0;
+    for (; row + TERN__BLOCK <= p->rows; row += TERN__BLOCK) {
+        for (int r = 0; r < TERN__BLOCK; r += ROWS) turned_tile_multiply(p, row + r, ROWS, vectors, &some);
+        lines_store(p, &some, row, TERN__BLOCK);
+    }
+    for (int64_t r = row; r < p->rows;)
+        if (r + ROWS <= p->rows) {
+            turned_tile_multiply(p, r, ROWS, vectors, &some);
+            r += ROWS;
+        } else
+            turned_tile_multiply(p, r++, 1, vectors, &some);
+    if (row < p->rows) lines_store(p, &some, row, (int)(p->rows - row));
+}
+
+TERN__SIMD static void f32_matmul_multiply_turned(const part *p)
+{
+    switch ((p->columns + LANES - 1) / LANES) {
+    case 1: turned_strips_multiply(p, 1); break;
+    case 2: turned_strips_multiply(p, 2); break;
+    default: turned_strips_multiply(p, VECTORS); break;
+    }
+}
+
 /* ---- blocks ---- */
 
 /* Part `i` of `cuts` parts of `count` lines, in whole units of `width`. */
@@ -265,6 +363,38 @@ static range panel_columns(range columns, int64_t panels, int64_t i)
 {
     range some = f32_matmul_part(columns.last - columns.first, LANES, panels, i);
     return (range){columns.first + some.first, columns.first + some.last};
+}
+
+/* Where panel i of a stretch begins in the room. */
+static float *panel_room(float *room, int64_t i)
+{
+    return room + i * VECTORS * LANES * DEPTH;
+}
+
+/* Adds a stretch of the sums to a block of the transposed result. */
+static void stretch_multiply_turned(const job *j, const tern__matrix m[3], range rows, range columns,
+                                    range sums, float *room)
+{
+    const tern__view *bias = j->call->in[2];
+    int64_t panels = cuts_of(columns.last - columns.first, VECTORS * LANES);
+    for (int64_t i = 0; i < panels; i++)
+        panel_copy(panel_room(room, i), &m[B], panel_columns(columns, panels, i), sums);
+    for (int64_t row = rows.first; row < rows.last; row += TURNED_BLOCK)
+        for (int64_t i = 0; i < panels; i++) {
+            range some = panel_columns(columns, panels, i);
+            part p = {.a = (const float *)m[A].data + row * m[A].row_stride + sums.first,
+                      .a_row = m[A].row_stride,
+                      .b = panel_room(room, i),
+                      .depth = sums.last - sums.first,
+                      .y = (float *)m[Y].data + some.first * m[Y].column_stride + row,
+                      .y_row = m[Y].column_stride,
+                      .rows = TERN__MIN(TURNED_BLOCK, rows.last - row),
+                      .columns = some.last - some.first,
+                      .bias = bias && sums.last == m[A].columns ? (const float *)bias->data + row : NULL,
+                      .add = j->add || sums.first > 0,
+                      .relu = j->relu && sums.last == m[A].columns};
+            f32_matmul_multiply_turned(&p);
+        }
 }
 
 /* Adds a stretch of the sums to a block of the result. */
@@ -297,25 +427,26 @@ static void stretch_multiply(const job *j, const tern__matrix m[3], range rows, 
     }
 }
 
-/* Computes a block of the result by up to 256 rows. */
+/* Computes a block of the result, by up to 256 rows unless it is turned. */
 static void block_multiply(const job *j, const tern__matrix m[3], range rows, range columns, float *room)
 {
     int64_t count = rows.last - rows.first, depth = m[A].columns;
-    int64_t blocks = cuts_of(count, BLOCK_ROWS), stretches = cuts_of(depth, DEPTH);
+    int64_t blocks = j->turned ? 1 : cuts_of(count, BLOCK_ROWS), stretches = cuts_of(depth, DEPTH);
     for (int64_t i = 0; i < blocks; i++) {
         range some = f32_matmul_part(count, ROWS, blocks, i);
         some = (range){rows.first + some.first, rows.first + some.last};
         for (int64_t s = 0; s < stretches; s++)
-            stretch_multiply(j, m, some, columns, f32_matmul_part(depth, 1, stretches, s), room);
+            (j->turned ? stretch_multiply_turned : stretch_multiply)(
+                j, m, some, columns, f32_matmul_part(depth, 1, stretches, s), room);
     }
 }
 
 /* ---- cuts ---- */
 
 /* The time of a thread's block, in vectors of multiply-adds; a copied element takes that of some eight. */
-static int64_t block_cost(const tern__product *p, int64_t row_cuts, int64_t column_cuts)
+static int64_t block_cost(const job *j, int64_t row_cuts, int64_t column_cuts)
 {
-    int64_t strips = cuts_of(p->axis[0].size, ROWS), vectors = cuts_of(p->axis[2].size, LANES);
+    int64_t strips = cuts_of(j->rows, ROWS), vectors = cuts_of(j->columns, LANES);
     int64_t rows = cuts_of(strips, row_cuts) * ROWS, columns = cuts_of(vectors, column_cuts) * LANES;
     return rows * columns + 8 * (rows + columns);
 }
@@ -325,7 +456,7 @@ static void f32_matmul_cut(job *j, int64_t count, int threads)
 {
     int64_t cuts = count < 4 * threads ? threads : 1, best = INT64_MAX;
     for (int64_t rows = 1; rows <= cuts; rows++) {
-        int64_t cost = block_cost(j->product, rows, cuts / rows);
+        int64_t cost = block_cost(j, rows, cuts / rows);
         if (cost >= best) continue;
         best = cost;
         j->row_cuts = rows;
@@ -333,11 +464,42 @@ static void f32_matmul_cut(job *j, int64_t count, int threads)
     }
 }
 
+/* ---- turning ---- */
+
+static tern__matrix matrix_turned(const tern__matrix *m)
+{
+    return (tern__matrix){m->data, m->columns, m->rows, m->column_stride, m->row_stride};
+}
+
+static bool pays_turned(const tern__product *p, char *const at[])
+{
+    tern__matrix b = tern__matrix_of(p, B, at[B], 0), y = tern__matrix_of(p, Y, at[Y], 0);
+    return b.row_stride == 1 && b.column_stride > 1 && y.column_stride == 1 && y.rows <= TURNED_ROWS &&
+           y.columns >= 4 * y.rows;
+}
+
+/* The operands of matrix `n` of the batch. */
+static void job_matrices(const job *j, const tern__product *p, char *const at[], int64_t n, tern__matrix m[3])
+{
+    for (int o = 0; o < 3; o++) m[o] = tern__matrix_of(p, o, at[o], n);
+    if (!j->turned) return;
+    const tern__matrix a = m[A];
+    m[A] = matrix_turned(&m[B]);
+    m[B] = matrix_turned(&a);
+    m[Y] = matrix_turned(&m[Y]);
+}
+
 int tern__f32_matmul(const tern__call *call, const tern__product *p, char *const at[], bool add)
 {
-    job j = {.call = call, .product = p, .add = add, .relu = tern__matmul_has_relu(call)};
     int64_t rows = p->axis[0].size, depth = p->axis[1].size, columns = p->axis[2].size,
             count = tern__product_count(p);
+    bool turned = pays_turned(p, at);
+    job j = {.call = call,
+             .add = add,
+             .relu = tern__matmul_has_relu(call),
+             .turned = turned,
+             .rows = turned ? columns : rows,
+             .columns = turned ? rows : columns};
     int threads = tern__loop_threads(call, count * rows * columns * depth / LANES);
     size_t room = (BLOCK_ROWS + VECTORS * LANES) * DEPTH;
     float *memory = tern__loop_scratch(call, (size_t)threads * room * sizeof(*memory));
@@ -348,9 +510,9 @@ int tern__f32_matmul(const tern__call *call, const tern__product *p, char *const
     for (int t = 0; t < threads; t++)
         for (int64_t i = t; i < count * blocks; i += threads) {
             tern__matrix m[3];
-            for (int o = 0; o < 3; o++) m[o] = tern__matrix_of(p, o, at[o], i / blocks);
-            block_multiply(&j, m, f32_matmul_part(rows, ROWS, j.row_cuts, i % blocks / j.column_cuts),
-                           f32_matmul_part(columns, LANES, j.column_cuts, i % j.column_cuts),
+            job_matrices(&j, p, at, i / blocks, m);
+            block_multiply(&j, m, f32_matmul_part(j.rows, ROWS, j.row_cuts, i % blocks / j.column_cuts),
+                           f32_matmul_part(j.columns, LANES, j.column_cuts, i % j.column_cuts),
                            memory + (size_t)t * room);
         }
     return TERN_OK;
