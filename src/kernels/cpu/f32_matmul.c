@@ -471,6 +471,7 @@ static tern__matrix matrix_turned(const tern__matrix *m)
     return (tern__matrix){m->data, m->columns, m->rows, m->column_stride, m->row_stride};
 }
 
+/* The batch's rows are copied instead of the weight's, so there have to be fewer of them. */
 static bool pays_turned(const tern__product *p, char *const at[])
 {
     tern__matrix b = tern__matrix_of(p, B, at[B], 0), y = tern__matrix_of(p, Y, at[Y], 0);
