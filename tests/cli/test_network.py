@@ -173,7 +173,6 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"cannot reach rank 0's store at 127.0.0.1 port \d+: 1 attempt in 0.\d s, the last: Network is unreachable")
 
-
     def test_master_port_is_free_on_every_address(self):
         """The port is reserved at 127.0.0.2, and the program listens elsewhere, where most ports are taken."""
         holder = """

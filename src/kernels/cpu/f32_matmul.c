@@ -8,8 +8,8 @@
  *
  * A batch of few rows by a weight whose rows are contiguous along the sum, as in a linear layer's forward, is
  * computed turned: the weight's rows are the strips, which are read where they lie, each by all panels of the
- * batch while it is in the second-level cache. Copying the weight would take a seventh of the product's time
- * for 64 rows, and waits for memory that these strips' prefetches hide. Only a tile's sums are turned then.
+ * batch while it is in the second-level cache. Copying the weight took 7 % of the product's time for 64 rows
+ * and 15 % for 32. Only a tile's sums are turned then.
  *
  * The sums are cut at places that depend on their length alone, and every element's products are added in
  * order, so no bit depends on the number of threads, nor on the other rows and columns of the product. This
