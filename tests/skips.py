@@ -10,6 +10,7 @@ TERN_TEST_PARTS, the parts that this build has. skips.h and skip.sh are the same
 `skips.py FILE` prints the skips in FILE. On CI (the variable CI is set) every package of `scripts/setup.sh test` is there, so it fails if one was skipped for another reason
 than those of ALLOWED.
 """
+import faulthandler
 import os
 import re
 import signal
@@ -70,7 +71,8 @@ def has_part(part):
 
 
 def main():
-    """Exits with SKIPPED if every test was skipped. A failure shows whole what was printed."""
+    """Exits with SKIPPED if every test was skipped. A failure shows whole what was printed, and a signal like SIGSEGV the test and its line."""
+    faulthandler.enable()
     unittest.TestCase.maxDiff = None
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts its background jobs with it ignored
     result = unittest.main(exit=False).result

@@ -11,7 +11,6 @@ import importlib
 import os
 import sys
 
-import numpy
 import torch
 import torch.nn.functional as F
 
@@ -200,8 +199,6 @@ def main():
     torch.set_num_threads(1)
     lib = library()
     lib.returns(AmpOpts, "tern_amp_defaults")
-    lib.returns(ctypes.c_void_p, "tern_amp_new", "tern_full", "tern_mul", "tern_amp_state_dict", "tern_module_state_dict")
-    lib.returns(ctypes.c_double, "tern_amp_loss_scale_get")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     for level in levels:
         compare(lib, group, model, int(level))

@@ -66,7 +66,6 @@ def torch_refuses(world):
 
 def new_net(lib, group):
     """Returns tern's model and its encoder."""
-    lib.returns(ctypes.c_void_p, *"tern_linear_new tern_tanh_new tern_module_add tern_tanh tern_mul tern_mean".split())
     parts = {}
 
     def make(rng):

@@ -33,7 +33,6 @@ class Board:
     def __init__(self, folder, run=None, **opts):
         self.run = run or Run()
         self.lib, self.folder = self.run.lib, folder
-        self.lib.returns(ctypes.c_void_p, "tern_board_new")
         self.lib.returns(BoardOpts, "tern_board_defaults")
         self.lib.returns(ImageOpts, "tern_board_image_defaults")
         options = self.lib.tern_board_defaults()
@@ -61,7 +60,6 @@ class Board:
         self.lib.check("tern_board_histogram", self.board, tag.encode(), tensor, ctypes.c_int64(step))
 
     def hparams(self, values, metrics):
-        self.lib.returns(ctypes.c_void_p, *(f"tern_object_{kind}" for kind in ("dict", "none", "bool", "int", "float", "string", "list")))
         make = {bool: ("bool", ctypes.c_bool), int: ("int", ctypes.c_int64), float: ("float", ctypes.c_double)}
         table = ctypes.c_void_p(self.lib.check("tern_object_dict"))
         for key, value in values.items():

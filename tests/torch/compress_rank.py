@@ -29,7 +29,6 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=world)
     lib = library()
-    lib.returns(ctypes.c_size_t, "tern_ddp_bucket_bytes")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     opts = lib.tern_ddp_defaults()
     opts.reduce_dtype = F16

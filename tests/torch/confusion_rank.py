@@ -19,10 +19,7 @@ i64, double = ctypes.c_int64, ctypes.c_double
 class Confusion:
     def __init__(self, run, classes, ignore_index=-100, group=None):
         self.run, self.classes = run, classes
-        run.lib.returns(ctypes.c_void_p, "tern_confusion_new")
-        run.lib.returns(ctypes.c_int64, "tern_confusion_count", "tern_confusion_total")
         run.lib.tern_confusion_count.argtypes = ctypes.c_void_p, i64, i64  # called for each of a million pairs
-        run.lib.returns(double, *[f"tern_confusion_{n}" for n in "accuracy iou dice mean_iou mean_dice".split()])
         self.handle = ctypes.c_void_p(run.lib.check("tern_confusion_new", group, i64(classes), i64(ignore_index)))
 
     def update(self, x, label):
@@ -69,8 +66,6 @@ def data(samples):
 
 def share(lib, group, samples):
     """This rank's samples."""
-    lib.returns(ctypes.c_void_p, "tern_distributed_sampler_new")
-    lib.returns(ctypes.c_int64, "tern_sampler_length")
     lib.returns(SamplerOpts, "tern_distributed_defaults")
     opts = lib.tern_distributed_defaults()
     opts.pad = False
@@ -83,8 +78,6 @@ def share(lib, group, samples):
 
 def main(samples):
     lib = tern.Library()
-    lib.returns(ctypes.c_void_p, "tern_group_open", "tern_metrics_new")
-    lib.returns(double, "tern_metrics_get")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     metrics = ctypes.c_void_p(lib.check("tern_metrics_new", group))
     run = Run(group=group)

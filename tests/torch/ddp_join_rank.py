@@ -32,8 +32,6 @@ class JoinOpts(ctypes.Structure):
 
 
 def make(lib):
-    lib.returns(ctypes.c_void_p, "tern_linear_new", "tern_batch_norm1d_new", "tern_relu_new")
-
     def sequential(rng):
         size = ctypes.c_int64
         net = ctypes.c_void_p(lib.check("tern_sequential_new"))

@@ -76,8 +76,6 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     lib = library()
-    lib.returns(ctypes.c_char_p, "tern_ddp_ready_name")
-    lib.returns(ctypes.c_size_t, "tern_ddp_initial_bucket_bytes", "tern_ddp_bucket_bytes")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     opts = lib.tern_ddp_defaults()
     opts.first_bucket_bytes, opts.bucket_bytes = 3 * cap, cap

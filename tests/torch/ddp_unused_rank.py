@@ -72,7 +72,6 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     lib = library()
-    lib.returns(ctypes.c_void_p, "tern_linear_new", "tern_relu")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     opts = lib.tern_ddp_defaults()
     if bucket_bytes:

@@ -4,7 +4,7 @@ import ctypes
 import torch
 
 import tern
-from objects import DTYPES, RECORD, STRING, Objects
+from objects import DTYPES, RECORD, Objects
 
 
 class LoadOpts(ctypes.Structure):
@@ -24,12 +24,8 @@ class Files(Objects):
     def __init__(self):
         super().__init__(tern.Library())
         self.lib.returns(LoadOpts, "tern_load_defaults")
-        self.lib.returns(ctypes.c_char_p, "tern_object_record_name")
-        self.lib.returns(ctypes.c_void_p, "tern_load", "tern_object_to_string", "tern_object_record_args", "tern_object_record_state")
 
     def read(self, pointer):
-        if self.lib.tern_object_kind_get(pointer) == STRING:  # it may contain zeros
-            return ctypes.string_at(self.lib.tern_object_to_string(pointer), self.lib.tern_object_count(pointer)).decode()
         if self.lib.tern_object_kind_get(pointer) != RECORD:
             return super().read(pointer)
         parts = (self.lib.tern_object_record_args(pointer), self.lib.tern_object_record_state(pointer))

@@ -116,10 +116,6 @@ NO_DROPOUT = {"gpt2": dict(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), "llama": 
 
 def language_library():
     lib = library()
-    lib.returns(ctypes.c_void_p, *"""tern_gpt2_new tern_llama_new tern_bert_new tern_pretrained_open tern_language_model_loss tern_load
-        tern_module_state_dict tern_linear_cross_entropy tern_adamw_new tern_object_get tern_object_at tern_object_to_string
-        tern_language_model_forward tern_language_model_hidden tern_kv_cache_new tern_cast""".split())
-    lib.returns(ctypes.c_int64, "tern_kv_cache_length")
     lib.returns(CallOpts, "tern_language_model_call_defaults")
     for kind, opts in KINDS.items():
         lib.returns(opts, f"tern_{kind}_defaults")

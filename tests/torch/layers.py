@@ -31,7 +31,6 @@ class Pair:
         self.module = module()
         self.same_state()
         # what is drawn next is the same, too
-        self.lib.returns(ctypes.c_uint64, "tern_rng_u64")
         test.assertEqual(self.lib.tern_rng_u64(rng) % 2**63, int(torch.empty((), dtype=torch.int64).random_()))
         self.lib.tern_rng_free(rng)
         if dtype == "d":

@@ -57,7 +57,6 @@ def train(lib, group, kind, targets, shards, rank, world):
 def main():
     torch.set_num_threads(1)
     lib = lora_library()
-    lib.returns(ctypes.c_size_t, "tern_ddp_bucket_bytes")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     for case in CASES:
         train(lib, group, *case, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))

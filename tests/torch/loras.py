@@ -30,8 +30,6 @@ def read_json(path):
 def lora_library():
     lib = language_library()
     lib.returns(LoraOpts, "tern_lora_defaults")
-    lib.returns(ctypes.c_bool, "tern_lora_has", "tern_requires_grad_get")
-    lib.returns(ctypes.c_size_t, "tern_optim_state_bytes")
     return lib
 
 

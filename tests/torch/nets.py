@@ -74,15 +74,10 @@ class DdpOpts(ctypes.Structure):
 
 def library():
     lib = tern.Library()
-    lib.returns(ctypes.c_void_p, *"""tern_device_open tern_group_open tern_scope_new tern_rng_new tern_mlp_new tern_resnet_new
-        tern_sgd_new tern_ddp_new tern_tensor_from tern_forward tern_cross_entropy tern_argmax tern_scope_error
-        tern_sequential_new tern_sequential_add tern_grad_get""".split())
-    lib.returns(ctypes.c_double, "tern_item", "tern_ddp_loss_mean")
     lib.returns(StateEntry, "tern_state_get")
     lib.returns(SgdOpts, "tern_sgd_defaults")
     lib.returns(ResnetOpts, "tern_resnet_defaults", "tern_resnet_preset")
     lib.returns(DdpOpts, "tern_ddp_defaults")
-    lib.returns(ctypes.c_bool, "tern_ddp_sync_set")
     return lib
 
 
@@ -174,7 +169,6 @@ class Net:
     def read(self, tensor):
         tensor = ctypes.c_void_p(tensor)
         ndim = self.lib.tern_tensor_ndim(tensor)
-        self.lib.returns(ctypes.POINTER(ctypes.c_int64), "tern_tensor_shape")
         shape = tuple(self.lib.tern_tensor_shape(tensor)[:ndim])
         out = numpy.empty(shape, BY_NUMBER[self.lib.tern_tensor_dtype(tensor)])
         self.lib.check("tern_tensor_read", tensor, tern.pointer(out), ctypes.c_size_t(out.nbytes))

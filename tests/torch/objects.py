@@ -12,16 +12,12 @@ import tern
 
 NONE, BOOL, INT, FLOAT, STRING, BYTES, LIST, TUPLE, DICT, TENSOR, RECORD = range(11)
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bfloat16, torch.float16, torch.bool, torch.int8, torch.int16]
-POINTERS = """none bool int float string bytes list tuple dict tensor at key get to_tensor to_bytes""".split()
 
 
 class Objects:
     def __init__(self, lib):
         self.lib = lib
-        lib.returns(ctypes.c_void_p, *(f"tern_object_{name}" for name in POINTERS), "tern_tensor_wrap")
-        lib.returns(ctypes.c_char_p, "tern_object_to_string")
-        lib.returns(ctypes.c_int64, "tern_object_count", "tern_tensor_count")
-        lib.returns(ctypes.POINTER(ctypes.c_int64), "tern_tensor_shape")
+        lib.returns(ctypes.c_void_p, "tern_object_to_string")  # a string may contain zeros
 
     def free(self, made):
         self.lib.tern_object_free(made)
@@ -65,7 +61,7 @@ class Objects:
         if kind == FLOAT:
             return self.scalar(pointer, "float", ctypes.c_double)
         if kind == STRING:
-            return self.lib.tern_object_to_string(pointer).decode()
+            return ctypes.string_at(self.lib.tern_object_to_string(pointer), self.lib.tern_object_count(pointer)).decode()
         if kind == BYTES:
             return ctypes.string_at(self.lib.tern_object_to_bytes(pointer), self.lib.tern_object_count(pointer))
         if kind == TENSOR:
@@ -86,7 +82,6 @@ class Objects:
         wrapped = ctypes.c_void_p(
             self.lib.check("tern_tensor_wrap", tern.pointer(value), DTYPES.index(value.dtype), value.ndim, shape, None, None)
         )
-        self.lib.returns(ctypes.c_void_p, "tern_keep")
         kept = ctypes.c_void_p(self.lib.check("tern_keep", wrapped))
         made = self.made("tensor", kept)
         self.lib.tern_tensor_free(kept)

@@ -20,9 +20,6 @@ import tern
 F32, F64, I64, I32, U8, BF16, F16, BOOL, I8, I16 = range(10)
 DTYPES = {numpy.dtype(name): i for i, name in enumerate("float32 float64 int64 int32 uint8 - float16 bool int8 int16".split()) if name != "-"}
 BY_NUMBER = {i: dtype for dtype, i in DTYPES.items()}
-POINTERS = """tern_device_open tern_scope_new tern_tensor_from tern_parameter_add tern_buffer_add tern_grad_get tern_keep
-tern_forward tern_relu tern_linear tern_cross_entropy tern_argmax tern_scope_error tern_module_add tern_state_find
-tern_rng_new""".split()
 
 
 class Module(ctypes.Structure):
@@ -44,11 +41,7 @@ def shape_of(array):
 @functools.cache
 def library():
     """One for all runs: a test makes thousands, and looks up each function once."""
-    lib = tern.Library()
-    lib.returns(ctypes.c_void_p, *POINTERS)
-    lib.returns(ctypes.c_int64, "tern_tensor_count")
-    lib.returns(ctypes.POINTER(ctypes.c_int64), "tern_tensor_shape")
-    return lib
+    return tern.Library()
 
 
 KEPT = {}
@@ -94,7 +87,6 @@ class Run:
 
     def layer(self, name, *args):
         """The module made by a _new function; close() frees it."""
-        self.lib.returns(ctypes.c_void_p, name)
         self.layers.append(ctypes.c_void_p(self.lib.check(name, *args)))
         tern.place(self.lib, self.layers[-1], self.device)
         return self.layers[-1]
@@ -106,14 +98,12 @@ class Run:
 
     def op(self, name, *args):
         """Calls an op that returns a tensor; raises the scope's error."""
-        self.lib.returns(ctypes.c_void_p, name)
         result = getattr(self.lib, name)(self.scope, *args)
         self.raise_error()
         return ctypes.c_void_p(result)
 
     def op_of(self, name, layer, *args):
         """The same for a module."""
-        self.lib.returns(ctypes.c_void_p, name)
         result = getattr(self.lib, name)(layer, self.scope, *args)
         self.raise_error()
         return ctypes.c_void_p(result)

@@ -182,9 +182,7 @@ class Pair:
         self.rng = numpy.random.default_rng(seed)
         self.run = Run(device, threads)
         self.lib = self.run.lib
-        self.lib.returns(ctypes.c_void_p, f"tern_{kind}_new")
         self.lib.returns(KINDS[kind][0], f"tern_{kind}_defaults")
-        self.lib.returns(ctypes.c_double, "tern_optim_lr_get")
         arrays = [numpy.asarray(self.rng.standard_normal(shape), dtype) for shape, dtype in self.shapes]
         for i in zeros:
             arrays[i] *= 0

@@ -146,7 +146,6 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     lib = library()
-    lib.returns(ctypes.c_void_p, *(f"tern_{name}_new" for name in KINDS), "tern_optim_state_gather")
     for name in KINDS:
         lib.returns(KINDS[name][0], f"tern_{name}_defaults")
     lib.returns(JoinOpts, "tern_join_defaults")

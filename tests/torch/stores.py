@@ -40,9 +40,6 @@ class Value(ctypes.Structure):
 
 
 LIB = tern.Library()
-LIB.returns(ctypes.c_void_p, "tern_store_tcp_open", "tern_store_file_open", "tern_store_hash_new", "tern_store_prefix_new",
-            "tern_store_clone", "tern_store_get", "tern_store_queue_pop")
-LIB.returns(ctypes.c_int64, "tern_store_num_keys", "tern_store_queue_len")
 LIB.returns(TcpOpts, "tern_store_tcp_defaults")
 LIB.returns(ctypes.POINTER(Value), "tern_store_list_keys")
 

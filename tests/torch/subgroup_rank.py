@@ -66,7 +66,6 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=world)
     lib = library()
-    lib.returns(ctypes.c_void_p, "tern_group_new")
     whole = handle(lib.check("tern_group_open", None))
     order = numpy.random.default_rng(world)
     lists = [[int(r) for r in order.permutation(world)[: 1 + i % world]] for i in range(2 * world)]

@@ -106,7 +106,6 @@ def main():
     with numpy.load(sys.argv[1]) as file:
         arrays = dict(file)
     run = Run()
-    run.lib.returns(ctypes.c_void_p, "tern_group_open")
     group = ctypes.c_void_p(run.lib.check("tern_group_open", None))
     for number, facts in enumerate(json.loads(str(arrays["facts"]))):
         Case(number, facts, arrays, group, run.lib).compare()

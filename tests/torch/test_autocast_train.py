@@ -63,8 +63,6 @@ def small_net():
 
 def sequential(lib, layers, **sgd):
     """The layers in tern, initialised from the seed of PyTorch's, and in PyTorch."""
-    lib.returns(ctypes.c_void_p, *"""tern_linear_new tern_conv2d_new tern_batch_norm2d_new tern_layer_norm_new tern_relu_new tern_gelu_new
-        tern_flatten_new tern_max_pool2d_new""".split())
 
     def make(rng):
         net = ctypes.c_void_p(lib.check("tern_sequential_new"))

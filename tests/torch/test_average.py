@@ -100,7 +100,6 @@ class Statistics(unittest.TestCase):
 
     def update(self, samples):
         data = datasets.over(samples.numpy())
-        self.lib.returns(ctypes.c_void_p, "tern_loader_new")
         loader = ctypes.c_void_p(self.lib.check("tern_loader_new", ctypes.byref(data), ctypes.byref(LoaderOpts(ctypes.sizeof(LoaderOpts), self.BATCH))))
         try:
             self.lib.check("tern_update_bn", self.twins.net, self.run_.scope, loader)

@@ -403,7 +403,6 @@ class BatchNormTest(unittest.TestCase):
 
 class ModuleTest(unittest.TestCase):
     def module(self, run, name, *args):
-        run.lib.returns(ctypes.c_void_p, name, "tern_state_find", "tern_batch_norm_act_forward", "tern_forward")
         return ctypes.c_void_p(run.lib.check(name, *args))
 
     def state(self, run, module, name):

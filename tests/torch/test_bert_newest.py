@@ -98,7 +98,6 @@ class BertFolderTest(unittest.TestCase):
         run = Run("cpu")
         self.addCleanup(run.close)
         run.lib.returns(StateEntry, "tern_state_get")
-        run.lib.returns(ctypes.c_void_p, "tern_pretrained_open")
         layer = ctypes.c_void_p(run.lib.check("tern_pretrained_open", folder.encode(), None))
         self.addCleanup(run.lib.tern_module_free, layer)
         run.lib.tern_eval(layer)

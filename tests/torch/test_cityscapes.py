@@ -32,7 +32,6 @@ class CityscapesOpts(ctypes.Structure):
 lib = images.lib
 lib.returns(CityscapesOpts, "tern_cityscapes_defaults")
 lib.returns(ctypes.POINTER(datasets.Dataset), "tern_cityscapes_open")
-lib.returns(ctypes.c_char_p, "tern_cityscapes_path")
 
 
 class Cityscapes:

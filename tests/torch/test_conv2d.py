@@ -232,7 +232,6 @@ class Conv2dTest(unittest.TestCase):
             return loss_of(run, conv(run, *inputs, **kwargs), head, label)
 
         run.backward(loss())
-        run.lib.tern_item.restype = ctypes.c_double
         for tensor, array in zip(inputs, arrays):
             grad, step = run.grad(tensor), 1e-5
             for at in rng.permutation(array.size)[:12]:
@@ -251,7 +250,6 @@ class ModuleTest(unittest.TestCase):
     def test_initial_values(self):
         """The same bits as torch.nn.Conv2d for the same generator."""
         lib = tern.Library()
-        lib.returns(ctypes.c_void_p, "tern_rng_new", "tern_conv2d_new", "tern_state_find")
         cases = [(1, 16, 3, 3, {}), (16, 32, 1, 1, dict(bias=False)), (6, 9, 5, 2, dict(groups=3)), (64, 64, 3, 3, dict(bias=False))]
         rng = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(17)))
         torch.manual_seed(17)
@@ -271,7 +269,6 @@ class ModuleTest(unittest.TestCase):
 
     def test_forward(self):
         run = Run("cpu", 1)
-        run.lib.returns(ctypes.c_void_p, "tern_rng_new", "tern_conv2d_new", "tern_state_find")
         rng = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(3)))
         torch.manual_seed(3)
         kwargs = dict(stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)

@@ -36,7 +36,6 @@ class Replicated(Net):
 
     def replicate(self, count):
         lib = self.lib
-        lib.returns(ctypes.c_void_p, "tern_data_parallel_new", "tern_data_parallel_forward", "tern_to")
         lib.returns(Opts, "tern_data_parallel_defaults")
         self.devices = (ctypes.c_void_p * count)(*[lib.check("tern_device_open", b"cpu:0") for _ in range(count)])
         opts = lib.tern_data_parallel_defaults()
@@ -57,7 +56,6 @@ class Replicated(Net):
 
 class Checkpointed(Net):
     def forward(self, x):
-        self.lib.returns(ctypes.c_void_p, "tern_checkpoint")
         return self.lib.tern_checkpoint(self.module, self.scope, self.tensor(x))
 
 

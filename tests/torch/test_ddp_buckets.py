@@ -26,8 +26,6 @@ class Buckets(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.lib = library()
-        cls.lib.returns(ctypes.c_size_t, "tern_ddp_bucket_bytes")
-        cls.lib.returns(ctypes.c_char_p, "tern_ddp_ready_name")
         cls.group = ctypes.c_void_p(cls.lib.check("tern_group_open", None))
 
     @classmethod

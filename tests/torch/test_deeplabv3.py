@@ -38,7 +38,6 @@ class Deeplabv3Opts(ctypes.Structure):
 def make_deeplab(**fields):
     def make(lib, rng):
         lib.returns(Deeplabv3Opts, "tern_deeplabv3_defaults")
-        lib.returns(ctypes.c_void_p, "tern_deeplabv3_new", "tern_deeplabv3_forward")
         opts = lib.tern_deeplabv3_defaults()
         for name, value in fields.items():
             if name in ("channels", "rates"):

@@ -284,7 +284,6 @@ class DiceTest(unittest.TestCase):
 
     def test_normaliser(self):
         run = Run()
-        run.lib.returns(ctypes.c_double, "tern_loss_normaliser")
         x, label = run.parameter(numpy.zeros((3, 4, 5), "f")), run.constant(numpy.zeros((3, 5), "uint8"))
         for reduction, over_batch, want in (("mean", False, 12), ("mean", True, 12), ("sum", False, numpy.nan)):
             y = run.op("tern_dice_loss", x, label, opts_of(run, classes=True, reduction=reduction, over_batch=over_batch))
@@ -297,7 +296,6 @@ class DiceTest(unittest.TestCase):
 
         def told(part, target, call):
             run = Run("cpu:reference")
-            run.lib.returns(ctypes.c_double, "tern_loss_normaliser")
             p = run.parameter(x[part])
             y = call(run, p, run.constant(target[part]))
             count = run.lib.tern_loss_normaliser(y)

@@ -165,7 +165,6 @@ class ModuleTest(unittest.TestCase):
             rng = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(5)))
             layer = run.layer("tern_embedding_new", ctypes.c_int64(count), ctypes.c_int64(size), None if padding is None else opts_of(padding), rng)
             run.lib.tern_rng_free(rng)
-            run.lib.returns(ctypes.c_void_p, "tern_state_find")
             weight = ctypes.c_void_p(run.lib.tern_state_find(layer, b"weight"))
             numpy.testing.assert_array_equal(run.value(weight).view("u4"), theirs.weight.detach().numpy().view("u4"))
             index = numpy.random.default_rng(0).integers(0, count, (4, 5))
@@ -188,7 +187,6 @@ class ModuleTest(unittest.TestCase):
             with self.assertRaises(tern.TernError) as caught:
                 run.layer("tern_embedding_new", ctypes.c_int64(args[0]), ctypes.c_int64(args[1]), args[2], rng)
             self.assertEqual((caught.exception.code, str(caught.exception)), (-7, "tern_embedding_new: embedding: " + text))
-        run.lib.returns(ctypes.c_void_p, "tern_sequential_new")
         run.layers.append(ctypes.c_void_p(run.lib.check("tern_sequential_new")))
         inner = ctypes.c_void_p(run.lib.check("tern_embedding_new", ctypes.c_int64(4), ctypes.c_int64(2), None, rng))
         run.lib.check("tern_sequential_add", run.layers[-1], inner)

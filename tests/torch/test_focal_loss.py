@@ -141,7 +141,6 @@ class FocalTest(unittest.TestCase):
 
     def test_normaliser(self):
         run = Run()
-        run.lib.returns(ctypes.c_double, "tern_loss_normaliser")
         x, mask, label = run.parameter(numpy.zeros((3, 4, 5), "f")), numpy.zeros((3, 4, 5), "uint8"), numpy.zeros((3, 5), "uint8")
         label[0, 0] = 255
         for target, kw, want in ((mask, dict(classes=False), 60), (label, dict(classes=True, ignore_index=255), 14), (mask, dict(reduction="sum"), numpy.nan)):

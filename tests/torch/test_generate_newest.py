@@ -54,7 +54,6 @@ class Config(ctypes.Structure):
 
 LIB = language_library()
 LIB.returns(Opts, "tern_generate_defaults")
-LIB.returns(ctypes.c_void_p, "tern_rng_new")
 
 
 def generate(net, prompt, **fields):

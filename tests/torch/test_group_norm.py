@@ -309,7 +309,6 @@ class ModuleTest(unittest.TestCase):
                 theirs, run = make(**opts), Run("cpu")
                 ours = NormOpts(ctypes.sizeof(NormOpts), opts.get("eps", 1e-5), opts.get("affine", True))
                 layer = run.layer(name, *args, ctypes.byref(ours) if opts else None)
-                run.lib.returns(ctypes.c_void_p, "tern_state_find")
                 for key, value in theirs.state_dict().items():
                     found = ctypes.c_void_p(run.lib.tern_state_find(layer, key.encode()))
                     numpy.testing.assert_array_equal(run.value(found), value.numpy())

@@ -39,7 +39,6 @@ class FolderOpts(ctypes.Structure):
 lib = images.lib
 lib.returns(FolderOpts, "tern_image_folder_defaults")
 lib.returns(ctypes.POINTER(datasets.Dataset), "tern_image_folder_open")
-lib.returns(ctypes.c_char_p, "tern_image_folder_class", "tern_image_folder_path")
 
 
 class Folder:

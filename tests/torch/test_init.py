@@ -25,8 +25,6 @@ FAN_IN, FAN_OUT = range(2)
 
 run = Run()
 lib = run.lib
-lib.returns(ctypes.c_double, "tern_init_gain")
-lib.returns(ctypes.c_uint64, "tern_rng_u64")
 real, integer = ctypes.c_double, ctypes.c_int64
 
 

@@ -53,7 +53,6 @@ class LanguageModels(unittest.TestCase):
         plain = LanguageNet.new(lib, "llama", FIELDS["llama"])
         self.addCleanup(plain.close)
         lib.tern_optim_free(plain.optim)
-        lib.returns(ctypes.c_void_p, "tern_adagrad_new")
         plain.optim = ctypes.c_void_p(lib.check("tern_adagrad_new", plain.module, None))
         self.assertEqual(lib.check("tern_optim_no_decay_group_add", plain.optim), 1)
         with self.assertRaises(tern.TernError) as caught:

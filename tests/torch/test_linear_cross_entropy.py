@@ -83,7 +83,6 @@ class LinearCrossEntropyTest(unittest.TestCase):
                 label = run.constant(arrays[3])
                 opts = Opts(ctypes.sizeof(Opts), None, 2, 0.1, REDUCTIONS.index(reduction))
                 loss = fused(run, h, w, b, label, reduction, 2, 0.1) if whole else run.op("tern_cross_entropy", run.op("tern_linear", h, w, b), label, ctypes.byref(opts))
-                run.lib.tern_loss_normaliser.restype = ctypes.c_double
                 normaliser = run.lib.tern_loss_normaliser(loss)
                 total = run.op("tern_affine", run.op("tern_sum", loss), ctypes.c_double(3), ctypes.c_double(0))
                 run.backward(run.op("tern_add", total, run.op("tern_sum", run.op("tern_mul", h, h))))

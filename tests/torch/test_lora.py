@@ -128,7 +128,6 @@ class Loras(unittest.TestCase):
         self.assertLess(abs(net.backward(tokens, labels, label_smoothing=0.1) - want.item()), 1e-5)
         opts = self.lib.tern_language_model_loss_defaults()
         opts.reduction = NONE
-        self.lib.returns(ctypes.c_int, "tern_tensor_ndim")
         losses = self.lib.tern_language_model_loss(net.module, net.scope, net.tensor(tokens), net.tensor(labels), ctypes.byref(opts))
         net.raise_error()
         each = torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), torch.tensor(labels)[:, 1:], reduction="none")
@@ -195,7 +194,6 @@ class Loras(unittest.TestCase):
             for recomputes in (False, True):
                 net, _ = self.pair(*case)
                 if recomputes:
-                    self.lib.returns(ctypes.c_int, "tern_module_checkpoint_set")
                     kind = b"gpt2_block" if case[0] == "gpt2" else b"llama_layer"
                     self.assertGreater(self.lib.tern_module_checkpoint_set(net.module, kind, True), 0)
                 loss = net.backward(tokens)

@@ -37,7 +37,6 @@ class MiniLmTest(unittest.TestCase):
         torch.set_num_threads(1)
         self.run_ = run = Run("cpu")
         self.addCleanup(run.close)
-        run.lib.returns(ctypes.c_void_p, "tern_pretrained_open")
         self.layer = ctypes.c_void_p(run.lib.check("tern_pretrained_open", FOLDER.encode(), None))
         self.addCleanup(run.lib.tern_module_free, self.layer)
         run.lib.tern_eval(self.layer)

@@ -127,7 +127,6 @@ class Models(unittest.TestCase):
                 downsample = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
             module = BasicBlock(inside, out, stride, downsample)
             sizes = [ctypes.c_int64(n) for n in (inside, out, stride)]
-            self.lib.returns(ctypes.c_void_p, "tern_basic_block_new")
             net = Net(self.lib, lambda rng: self.lib.check("tern_basic_block_new", *sizes, rng), seed=4)
             self.beside(net, module, (3, inside, 8, 8))
 
@@ -135,7 +134,6 @@ class Models(unittest.TestCase):
         torch.manual_seed(2)
         net = Net.resnet(self.lib, {}, seed=2, threads=2)
         self.assertEqual(self.lib.tern_module_parameter_count(net.module), 62)
-        self.lib.returns(ctypes.c_int64, "tern_module_element_count")
         self.assertEqual(self.lib.tern_module_element_count(net.module), 11689512)  # from torchvision's documentation
         self.beside(net, ResNet(), (2, 3, 64, 64))
 

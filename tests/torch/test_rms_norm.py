@@ -190,7 +190,6 @@ class LayerTest(unittest.TestCase):
         for opts, eps in ((None, EPSILON["f"]), (Opts(ctypes.sizeof(Opts), 1, 1e-2), 1e-2)):
             run = Run("cpu")
             layer = run.layer("tern_rms_norm_new", 2, sizes, ctypes.byref(opts) if opts else None)
-            run.lib.returns(ctypes.c_void_p, "tern_state_find")
             weight = ctypes.c_void_p(run.lib.tern_state_find(layer, b"weight"))
             self.assertEqual(run.lib.tern_state_count(layer), 1)
             numpy.testing.assert_array_equal(run.value(weight), numpy.ones((4, 5), "f"))

@@ -29,7 +29,6 @@ class Rmsprop(EveryCombination, unittest.TestCase):
         rng = numpy.random.default_rng(3)
         for device, alpha, momentum in itertools.product(("cpu", "cpu:reference"), (0.5, 0.9), (0, 0.9)):
             run = Run(device)
-            run.lib.returns(ctypes.c_void_p, "tern_rmsprop_new")
             run.lib.returns(RmspropOpts, "tern_rmsprop_defaults")
             gradients = [rng.standard_normal(1000).astype(dtype) for dtype in "fd"]
             p = [run.parameter(0 * g) for g in gradients]

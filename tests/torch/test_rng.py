@@ -11,9 +11,6 @@ import skips
 import tern
 
 lib = tern.Library()
-lib.returns(ctypes.c_void_p, "tern_rng_new", "tern_distributed_sampler_new", "tern_random_sampler_new")
-lib.returns(ctypes.c_int64, "tern_sampler_length")
-lib.returns(ctypes.c_uint64, "tern_rng_u64")
 
 SEEDS = [0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 2**64 - 1]
 

@@ -42,7 +42,6 @@ class Safetensors(InFolder):
     @classmethod
     def setUpClass(cls):
         cls.files = Files()
-        cls.files.lib.returns(ctypes.c_void_p, "tern_load")
 
     def path(self, name):
         return os.path.join(self.folder, name)

@@ -79,7 +79,6 @@ class Schedules:
     def make(self, name, args):
         """`args` of a sequence are (name, args) of the parts and the milestones; of options, a dict of what is not default."""
         new = f"tern_{name}_schedule_new"
-        self.lib.returns(ctypes.c_void_p, new)
         if name == "sequential":
             parts, turns = args
             parts = [self.make(*part) for part in parts]
@@ -115,7 +114,6 @@ class Schedules:
             scheduler.step(value)
 
     def state(self, which=0):
-        self.lib.returns(ctypes.c_void_p, "tern_schedule_state_dict")
         return Objects(self.lib).take(self.lib.check("tern_schedule_state_dict", self.ours[which]))
 
     def load(self, state, which=0):
@@ -463,7 +461,6 @@ class Schedule(unittest.TestCase):
 
     def test_lr_scale(self):
         lib = tern.Library()
-        lib.returns(ctypes.c_double, "tern_lr_scale")
         def scale(*args):
             return lib.tern_lr_scale(*(ctypes.c_double(x) for x in args))
 
@@ -481,7 +478,6 @@ class Schedule(unittest.TestCase):
         base, k, p, total = 0.1, 8, 2 / 3, 5
         schedules = Schedules(STEPS)
         lib, pair = schedules.lib, schedules.pair
-        lib.returns(ctypes.c_double, "tern_lr_scale")
         rate, start = (lib.tern_lr_scale(*(ctypes.c_double(x) for x in xs)) for xs in ((base, k, p), (1, k, -p)))
         lib.tern_optim_lr_set(pair.optim, 0, ctypes.c_double(rate))
         warm_up = schedules.make("linear", (number(start), number(1.0), number(total)))

@@ -26,8 +26,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Share(unittest.TestCase):
     def train_beside(self, kind, sentence, **options):
         lib = library()
-        lib.returns(ctypes.c_int64, "tern_module_element_count")
-        lib.returns(ctypes.c_void_p, f"tern_{kind}_new")
         lib.returns(KINDS[kind][0], f"tern_{kind}_defaults")
         net, module = Net(lib, language_model(lib), seed=4), torch_language_model(4)
         opts = getattr(lib, f"tern_{kind}_defaults")()
@@ -65,7 +63,6 @@ class Share(unittest.TestCase):
         """As in Hugging Face's files: whichever name there is, and with both the last one's values."""
         lib = library()
         net, objects = Net(lib, language_model(lib)), Objects(lib)
-        lib.returns(ctypes.c_void_p, "tern_module_state_dict")
         state = objects.take(lib.check("tern_module_state_dict", net.module))
         for left_out in ("0.weight", "3.weight"):
             given = {name: torch.randn_like(value) for name, value in state.items() if name != left_out}

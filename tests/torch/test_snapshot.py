@@ -21,9 +21,6 @@ class Trainee:
     def __init__(self, folder):
         self.run = Run("cpu", 1)
         lib = self.lib = self.run.lib
-        lib.returns(ctypes.c_void_p, *"""tern_linear_new tern_batch_norm1d_new tern_sequential_add tern_adam_new tern_snapshot_new
-            tern_exponential_schedule_new""".split())
-        lib.returns(ctypes.c_int64, "tern_snapshot_step")
         i64, check = ctypes.c_int64, lib.check
         self.rng = ctypes.c_void_p(check("tern_rng_new", ctypes.c_uint64(3)))
         self.net = self.run.layer("tern_sequential_new")

@@ -44,7 +44,6 @@ def optim_load(pair, state):
 class OptimTest(unittest.TestCase):
     def pair(self, kind, **options):
         pair = Pair(kind, **options)
-        pair.lib.returns(ctypes.c_void_p, "tern_optim_state_dict")
         self.addCleanup(pair.close)
         return pair
 
@@ -206,7 +205,6 @@ class OptimTest(unittest.TestCase):
 class RngTest(unittest.TestCase):
     def setUp(self):
         self.lib = tern.Library()
-        self.lib.returns(ctypes.c_void_p, "tern_rng_new", "tern_rng_state_dict")
         self.objects = Objects(self.lib)
         self.rng = ctypes.c_void_p(self.lib.check("tern_rng_new", ctypes.c_uint64(11)))
         self.addCleanup(self.lib.tern_rng_free, self.rng)
@@ -265,7 +263,6 @@ class Twins:
     def __init__(self):
         self.run = Run("cpu", 1)
         self.lib = self.run.lib
-        self.lib.returns(ctypes.c_void_p, "tern_linear_new", "tern_batch_norm1d_new", "tern_module_state_dict", "tern_sequential_add")
         i64, check = ctypes.c_int64, self.lib.check
         self.rng = ctypes.c_void_p(check("tern_rng_new", ctypes.c_uint64(3)))
         self.net = self.run.layer("tern_sequential_new")

@@ -53,8 +53,6 @@ class TrainOpts(ctypes.Structure):
 
 
 LIB = tern.Library()
-LIB.returns(ctypes.c_void_p, "tern_tokenizer_open", "tern_tokenizer_train", "tern_decode_stream_new")
-LIB.returns(ctypes.c_int64, "tern_tokenizer_size")
 
 
 class Ours:

@@ -69,7 +69,6 @@ def make(kind, embed, heads, layers=None, norm=False, **fields):
         opts, sizes = opts_of(run, fields), [ctypes.c_int64(embed), ctypes.c_int64(heads)]
         if layers is None:
             return run.layer(f"tern_transformer_{kind}_layer_new", *sizes, ctypes.byref(opts), rng)
-        run.lib.returns(ctypes.c_void_p, "tern_layer_norm_new")
         last = ctypes.c_void_p(run.lib.check("tern_layer_norm_new", 1, (ctypes.c_int64 * 1)(embed), None)) if norm else None
         return run.layer(f"tern_transformer_{kind}_new", layers, *sizes, ctypes.byref(opts), last, rng)
 
@@ -232,7 +231,6 @@ class TransformerLayerTest(unittest.TestCase):
             want = pair.module(*inputs, tgt_mask=torch.tensor(mask.astype("f")).double(), memory_key_padding_mask=torch.tensor(padding))
             amp = None
             if kind == "amp":
-                lib.returns(ctypes.c_void_p, "tern_amp_new")
                 lib.returns(AmpOpts, "tern_amp_defaults")
                 opts = lib.tern_amp_defaults(2)
                 amp = ctypes.c_void_p(lib.check("tern_amp_new", pair.layer, ctypes.byref(opts)))
@@ -280,15 +278,13 @@ class TransformerLayerTest(unittest.TestCase):
         pair = self.pair("encoder", layers=2, norm=True, randomise=False, batch_first=True)
         run, module, lib = pair.run, pair.module, pair.lib
         xs, target = [self.draw(4, 9, 12).astype("f") for _ in range(20)], self.draw(4, 9, 12).astype("f")
-        lib.returns(ctypes.c_void_p, "tern_sgd_new")
-        lib.returns(ctypes.c_double, "tern_item")
         lib.returns(SgdOpts, "tern_sgd_defaults")
         opts = lib.tern_sgd_defaults()
         opts.lr = 0.05
         optim = ctypes.c_void_p(lib.check("tern_sgd_new", pair.layer, ctypes.byref(opts)))
         theirs = torch.optim.SGD(module.parameters(), 0.05)
         for x in xs:
-            loss = run.op("tern_mse_loss", run.forward(pair.layer, run.constant(x)), run.constant(target), None)
+            loss = run.op("tern_mse_loss", run.forward(pair.layer, run.constant(x)), run.constant(target), 0)
             run.backward(loss)
             ours = lib.tern_item(loss)
             lib.tern_optim_step(optim, run.scope)

@@ -30,7 +30,6 @@ class Unet3dOpts(ctypes.Structure):
 def make_unet(**fields):
     def make(lib, rng):
         lib.returns(Unet3dOpts, "tern_unet3d_defaults")
-        lib.returns(ctypes.c_void_p, "tern_unet3d_new")
         opts = lib.tern_unet3d_defaults()
         for name, value in fields.items():
             setattr(opts, name, value)

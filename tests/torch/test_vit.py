@@ -46,7 +46,6 @@ SMALL = dict(image_size=24, patch_size=8, layers=2, heads=3, hidden_dim=24, mlp_
 def make_vit(fields, preset=None):
     def make(lib, rng):
         lib.returns(Opts, "tern_vit_defaults", "tern_vit_preset")
-        lib.returns(ctypes.c_void_p, "tern_vit_new")
         opts = lib.tern_vit_preset(preset.encode()) if preset else lib.tern_vit_defaults()
         for name, value in fields.items():
             setattr(opts, name, value)
@@ -177,7 +176,6 @@ class Folders(unittest.TestCase):
 
     def setUp(self):
         self.lib = library()
-        self.lib.returns(ctypes.c_void_p, "tern_pretrained_open")
         self.lib.returns(SaveOpts, "tern_pretrained_save_defaults")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

@@ -8,7 +8,6 @@ WORDS, SIZE = 23, 8
 
 def language_model(lib):
     """encoder -> inner -> tanh -> decoder, with one weight for encoder and decoder."""
-    lib.returns(ctypes.c_void_p, *"tern_embedding_new tern_linear_new tern_tanh_new tern_state_find tern_parameter_share".split())
 
     def make(rng):
         size, words = ctypes.c_int64(SIZE), ctypes.c_int64(WORDS)

@@ -27,7 +27,6 @@ class Twin:
         """`make(lib, rng)` returns tern's module; the torch module gives its weights and its batch norms' statistics."""
         self.test = test
         self.lib = lib or library()
-        self.lib.returns(ctypes.c_void_p, "tern_load", "tern_module_state_dict", "tern_mul", "tern_sum", "tern_add")
         self.net = Net(self.lib, lambda rng: make(self.lib, rng), seed=seed, threads=2)
         self.module = module
         test.addCleanup(self.net.close)
@@ -57,7 +56,6 @@ class Twin:
         for name, tensor in wanted.items():
             test.assertTrue(torch.equal(back[name], tensor), name)
         self.module.load_state_dict(back, strict=True)
-        lib.returns(ctypes.c_int64, "tern_module_element_count")
         test.assertEqual(lib.tern_module_element_count(self.net.module), sum(p.numel() for p in self.module.parameters()))
 
     # ---- steps ----

@@ -27,8 +27,6 @@ class Volume(ctypes.Structure):
 
 lib = tern.Library()
 lib.returns(ctypes.POINTER(Volume), "tern_volume_load", "tern_volume_new", "tern_volume_crop")
-lib.returns(ctypes.c_void_p, "tern_npy_load", "tern_tensor_wrap", "tern_tensor_data")
-lib.returns(ctypes.POINTER(ctypes.c_int64), "tern_tensor_shape")
 
 
 def load(path):
