@@ -59,14 +59,14 @@ static bool is_winograds(const tern__conv *c)
 
 /* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its
  * strided convolutions reach half of the speed here, and its gradients of weights on volumes of few channels
- * a fifth to a half: sums stay in registers, as fast as with sixteen floats. Of 1x1 it reaches four fifths.
- * With few positions most of the time goes into storing the sums, or into packing the weights; oneDNN's loops
- * of 1x1 lose less by it. */
+ * a fifth to a half: sums stay in registers, as fast as with sixteen floats. Of 1x1 it reaches four fifths,
+ * and of their weights' gradients nine tenths. With few positions most of the time goes into storing the
+ * sums, or into packing the weights; oneDNN's loops of 1x1 lose less by it. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
-    bool result = c->op[TERN__CONV_W].result, slow = result ? !is_point(c) : is_strided(c) || is_point(c);
-    int64_t least = is_point(c) ? 1024 : 512;
+    bool result = c->op[TERN__CONV_W].result, slow = result || is_strided(c) || is_point(c);
+    int64_t least = !is_point(c) ? 512 : result ? 4096 : 1024;
     return slow && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= least;
 }
 

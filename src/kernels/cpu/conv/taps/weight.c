@@ -1,19 +1,20 @@
 /* weight.c - the weight gradient: for each tap the product of dy and x on the tap's rectangle, summed over
  * positions and images.
  *
- * A part of the gradient is some taps of a group of 32 outputs by some inputs. It fits into the
- * second-level cache and is summed there over all images before it is stored. An image is processed in
- * bands of rows, whose dy stays in the first-level cache for all taps; of small images some are processed
- * at once, so that sums stay in registers for as many positions. Threads share the parts, and a
- * part's taps if there are fewer parts than threads. Every element is summed in the same order in any
- * case, so no bit depends on the number of threads. */
+ * A part of the gradient is some taps of a group of 32 outputs by some inputs. Parts that fit into the
+ * second-level cache together are summed there over all images before they are stored, so that x and dy are
+ * not read from memory for each. An image is processed in bands of rows, whose dy stays in the first-level
+ * cache for all taps; of small images some are processed at once, so that sums stay in registers for as many
+ * positions. Threads share the parts, and a part's taps if there are fewer parts than threads. Every element
+ * is summed in the same order in any case, so no bit depends on the number of threads. */
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
 
 #define CHUNK     128       /* most inputs of a part */
-#define FLOATS    (1 << 16) /* floats of its sums, unless TERN__BLOCK inputs have more */
-#define POSITIONS 128       /* positions of a band, unless a single row has more */
+#define FLOATS    (1 << 16) /* floats of sums at a time, unless TERN__BLOCK inputs have more */
+#define PARTS     16        /* most parts that are computed together */
+#define POSITIONS 192       /* positions of a band, unless a single row has more */
 #define SOME      64        /* positions of images that are processed at once: more share sets of the cache */
 
 /* Scratch buffer. */
@@ -28,7 +29,8 @@ typedef struct job {
     int64_t groups, chunk, chunks; /* groups of outputs; inputs of a part; chunks in all */
     int64_t taps, cuts;            /* taps of a part; cuts of all taps */
     int64_t band, images;          /* rows of a band; images that are processed at once */
-    int64_t room;                  /* floats of a part's sums                     */
+    int64_t room;                  /* floats of a part's sums */
+    int64_t together;              /* most parts at a time */
 } job;
 
 /* Adds a band of images from `image` on. */
@@ -49,16 +51,6 @@ static void add_band(const job *j, float *sums, const tern__taps_part *part, int
     }
 }
 
-static void add_images(const job *j, float *sums, const tern__taps_part *part, int64_t image)
-{
-    int64_t rows = j->space.axis[TERN__TAPS_ROWS].out;
-    for (int64_t sheet = 0; sheet < j->space.axis[TERN__TAPS_SHEETS].out; sheet++)
-        for (int64_t row = 0; row < rows; row += j->band) {
-            tern__taps_band band = {sheet, row, TERN__MIN(rows, row + j->band)};
-            add_band(j, sums, part, image, &band);
-        }
-}
-
 static tern__taps_part taps_grad_part_of(const job *j, int64_t number)
 {
     int64_t tap = number % j->cuts * j->taps, chunk = number / j->cuts, in = chunk % j->chunks * j->chunk;
@@ -69,12 +61,21 @@ static tern__taps_part taps_grad_part_of(const job *j, int64_t number)
                              .taps = TERN__MIN(j->taps, tern__taps_count(&j->space) - tap)};
 }
 
-static void taps_grad_compute(const job *j, float *sums, int64_t number)
+/* Computes parts first .. last - 1 together. */
+static void parts_compute(const job *j, float *sums, int64_t first, int64_t last)
 {
-    tern__taps_part part = taps_grad_part_of(j, number);
-    memset(sums, 0, (size_t)j->room * sizeof(*sums));
-    for (int64_t image = 0; image < j->x->shape[0]; image += j->images) add_images(j, sums, &part, image);
-    tern__taps_unpack(sums, &j->w, &part, j->call->add[0]);
+    tern__taps_part part[PARTS];
+    int64_t count = last - first, rows = j->space.axis[TERN__TAPS_ROWS].out;
+    for (int64_t i = 0; i < count; i++) part[i] = taps_grad_part_of(j, first + i);
+    memset(sums, 0, (size_t)(count * j->room) * sizeof(*sums));
+    for (int64_t image = 0; image < j->x->shape[0]; image += j->images)
+        for (int64_t sheet = 0; sheet < j->space.axis[TERN__TAPS_SHEETS].out; sheet++)
+            for (int64_t row = 0; row < rows; row += j->band) {
+                tern__taps_band band = {sheet, row, TERN__MIN(rows, row + j->band)};
+                for (int64_t i = 0; i < count; i++) add_band(j, sums + i * j->room, &part[i], image, &band);
+            }
+    for (int64_t i = 0; i < count; i++)
+        tern__taps_unpack(sums + i * j->room, &j->w, &part[i], j->call->add[0]);
 }
 
 static void taps_grad_cut(job *j)
@@ -86,10 +87,12 @@ static void taps_grad_cut(job *j)
     int64_t parts = j->groups * j->chunks, cuts = TERN__MIN(taps, (j->threads + parts - 1) / parts);
     j->taps = (taps + cuts - 1) / cuts;
     j->cuts = (taps + j->taps - 1) / j->taps;
-    j->band = TERN__MAX(1, POSITIONS / j->space.axis[TERN__TAPS_COLUMNS].out);
-    j->images =
-        TERN__MAX(1, SOME / (j->space.axis[TERN__TAPS_ROWS].out * j->space.axis[TERN__TAPS_COLUMNS].out));
+    int64_t rows = j->space.axis[TERN__TAPS_ROWS].out, columns = j->space.axis[TERN__TAPS_COLUMNS].out;
+    int64_t bands = (rows * columns + POSITIONS - 1) / POSITIONS;
+    j->band = (rows + bands - 1) / bands;
+    j->images = TERN__MAX(1, SOME / (rows * columns));
     j->room = tern__taps_room(&j->w, j->chunk, j->taps);
+    j->together = TERN__MAX(1, TERN__MIN(PARTS, FLOATS / j->room));
 }
 
 static job taps_grad_plan(const tern__call *call, const tern__view *x, const tern__view *dy,
@@ -104,7 +107,7 @@ static job taps_grad_plan(const tern__call *call, const tern__view *x, const ter
 
 static size_t sum_bytes(const job *j)
 {
-    return (size_t)(j->threads * j->room) * sizeof(float);
+    return (size_t)(j->threads * j->together * j->room) * sizeof(float);
 }
 
 size_t tern__taps_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dw,
@@ -123,7 +126,7 @@ int tern__taps_weight_grad(const tern__call *call, const tern__view *x, const te
     int64_t parts = j.groups * j.chunks * j.cuts;
 #pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
     for (int t = 0; t < j.threads; t++)
-        for (int64_t i = parts * t / j.threads; i < parts * (t + 1) / j.threads; i++)
-            taps_grad_compute(&j, sums + t * j.room, i);
+        for (int64_t i = parts * t / j.threads, last = parts * (t + 1) / j.threads; i < last; i += j.together)
+            parts_compute(&j, sums + t * j.together * j.room, i, TERN__MIN(last, i + j.together));
     return TERN_OK;
 }
