@@ -60,8 +60,8 @@ static bool is_winograds(const tern__conv *c)
 /* Without code for the CPU oneDNN multiplies matrices between copies. With eight floats per vector its
  * strided convolutions reach half of the speed here, and its gradients of weights on volumes of few channels
  * a fifth to a half: sums stay in registers, as fast as with sixteen floats. Of 1x1 it reaches four fifths,
- * and of their weights' gradients nine tenths. With few positions most of the time goes into storing the
- * sums, or into packing the weights; oneDNN's loops of 1x1 lose less by it. */
+ * and of their weights' gradients on large maps three quarters to nine tenths. With few positions most of the
+ * time goes into storing the sums, or into packing the weights; oneDNN's loops of 1x1 lose less by it. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
