@@ -56,10 +56,7 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
 #define POW_GROWTH(dy, y, x, x_log) ((dy) * ((x) == 0 && ((y) == 0 || (y) == 1) ? 0 : (y) * (x_log)))
 #define SILU_SLOPE(x, s)            ((s) * (1 + (x) * (1 - (s))))
 /* GELU (Hendrycks and Gimpel 2016): x Phi(x) with the normal distribution's Phi, or its approximation by
- * tanh. In f32 Phi is computed from the bell curve. 0.398.. = 1 / sqrt(2 pi). The approximation is
- * (1 + tanh z) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3). It is computed as 1 / (1 + exp(-2 z)): an
- * exponential takes less time than a tanh, and nothing cancels for negative x. GELU_RATE(x, 1) is 2 z / x,
- * GELU_RATE(x, 3) the derivative of 2 z. */
+ * tanh. In f32 Phi is computed from the bell curve. 0.398.. = 1 / sqrt(2 pi). */
 #define BELL(x) exp((x) * (x) * (R)-0.5)
 #ifdef __cplusplus
 #define NORMAL(x, bell)                                                                                      \
@@ -70,11 +67,10 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
     _Generic((R)0, float                                                                                     \
              : tern__normal_f32((float)(x), (float)(bell)), default : 0.5 * (1 + erf((x)*M_SQRT1_2)))
 #endif
-#define GELU_SLOPE(x, bell) (NORMAL(x, bell) + (x) * (bell) * (R)0.39894228040143267794)
-#define GELU_RATE(x, times)                                                                                  \
-    ((R)(M_SQRT2 * M_2_SQRTPI) + (R)(times * 0.044715 * M_SQRT2 * M_2_SQRTPI) * (x) * (x))
-#define NORMAL_TANH(x)        (1 / (1 + exp(-(x)*GELU_RATE(x, 1))))
-#define GELU_TANH_SLOPE(x, s) ((s) * (1 + (x) * (1 - (s)) * GELU_RATE(x, 3)))
+#define GELU_SLOPE(x, bell)   (NORMAL(x, bell) + (x) * (bell) * (R)0.39894228040143267794)
+#define GELU_INNER(x)         ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * ((x) + (R)0.044715 * (x) * (x) * (x)))
+#define GELU_INNER_SLOPE(x)   ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * (1 + (R)(3 * 0.044715) * (x) * (x)))
+#define GELU_TANH_SLOPE(x, t) ((R)0.5 * (1 + (t)) + (R)0.5 * (x) * (1 - (t) * (t)) * GELU_INNER_SLOPE(x))
 /* Huber's: e^2 / (2 beta) for |e| < beta, else |e| - beta / 2. */
 #define SMOOTH(size, beta)    ((size) < (beta) ? (R)0.5 * (size) * (size) / (beta) : (size) - (R)0.5 * (beta))
 #define SMOOTH_SLOPE(e, beta) ((e) >= (beta) ? 1 : (e) <= -(beta) ? -1 : (e) / (beta))

@@ -340,7 +340,6 @@ import ctypes
 from ops import BF16, F32, Run
 
 run = Run()
-run.lib.returns(ctypes.c_void_p, "tern_group_open")
 group = ctypes.c_void_p(run.lib.check("tern_group_open", None))
 ranked = Run(group=group)
 for dtype in (BF16, F32, BF16):

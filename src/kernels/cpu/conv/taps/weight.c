@@ -92,7 +92,8 @@ static void taps_grad_cut(job *j)
     j->band = (rows + bands - 1) / bands;
     j->images = TERN__MAX(1, SOME / (rows * columns));
     j->room = tern__taps_room(&j->w, j->chunk, j->taps);
-    j->together = TERN__MAX(1, TERN__MIN(PARTS, FLOATS / j->room));
+    int64_t each = (parts * j->cuts + j->threads - 1) / j->threads, fitting = FLOATS / j->room;
+    j->together = TERN__MAX(1, TERN__MIN(TERN__MIN(PARTS, each), fitting));
 }
 
 static job taps_grad_plan(const tern__call *call, const tern__view *x, const tern__view *dy,
